@@ -1,0 +1,169 @@
+"""What an op is: frozen values with a canonical key, a process-independent digest, equality, props and a name."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, ClassVar
+
+import numpy as np
+
+from opkiln.ops.record import fields_of, record
+
+try:  # hashlib loads OpenSSL, 5 ms that an import need not spend
+    from _blake2 import blake2b
+except ImportError:
+    from hashlib import blake2b
+
+SCHEMA = 1  # raise it when the meaning of an op's fields changes: every digest then differs
+
+
+def encode(value: Any) -> bytes:
+    """Length-delimited canonical bytes of a key value; equal values encode equally in every process.
+
+    Floats go by their bits, so -0.0 and 0.0 differ; True, 1 and 1.0 differ by tag.
+
+    Raises:
+        TypeError: the value has no canonical encoding.
+    """
+    match value:
+        case None:
+            tag, body = b"N", b""
+        case bool():
+            tag, body = b"B", b"1" if value else b"0"
+        case Enum():
+            tag, body = b"E", encode((type(value).__name__, value.name))
+        case int():
+            tag, body = b"I", str(value).encode()
+        case float():
+            tag, body = b"F", struct.pack("<d", value)
+        case str():
+            tag, body = b"S", value.encode("utf-8", "surrogatepass")
+        case bytes():
+            tag, body = b"Y", value
+        case tuple():
+            tag, body = b"T", b"".join(encode(item) for item in value)
+        case np.dtype():
+            tag, body = b"D", value.str.encode()
+        case np.generic():
+            tag, body = b"G", value.dtype.str.encode() + b":" + value.tobytes()
+        case OpDef():
+            tag, body = b"O", value.digest
+        case _:
+            raise TypeError(f"no canonical encoding for {type(value).__name__} {value!r} in an op's key")
+    return tag + struct.pack("<Q", len(body)) + body
+
+
+def digest_of(value: Any) -> bytes:
+    """blake2b-128 of a value's canonical encoding: the same in every process."""
+    digest: bytes = blake2b(encode(value), digest_size=16).digest()
+    return digest
+
+
+@record
+class OpDef:
+    """Base of every op value. Two ops are equal when their types and fields are; digests are 128 bits.
+
+    Source: SEMANTICS 2; replaces the address and hash identity of seed rows C6, C9 and K20.
+    """
+
+    version: ClassVar[int] = 1
+    __match_args__: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Type tag, schema and version, then the fields in declared order."""
+        return (type(self).__name__, SCHEMA, self.version, *fields_of(self))
+
+    @property
+    def digest(self) -> bytes:
+        """blake2b-128 of the canonical key: the same in every process."""
+        cached: bytes | None = self.__dict__.get("_digest")
+        if cached is None:
+            cached = self.__dict__["_digest"] = digest_of(self.key)
+        return cached
+
+    @property
+    def name(self) -> str:
+        """Display name; not part of the identity."""
+        return type(self).__name__
+
+    @property
+    def props(self) -> dict[str, Any]:
+        """The declared fields by name."""
+        return {name: getattr(self, name) for name in self.__match_args__}
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return type(self) is type(other) and self.digest == other.digest  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return int.from_bytes(self.digest[:8], "little")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.props
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+# Result of a dtype rule: the dtypes the operands are cast to, then the result's dtype.
+Signature = tuple[tuple[np.dtype[np.generic], ...], np.dtype[np.generic]]
+
+
+@record
+class OpRow:
+    """One row of the op table: every fact about one op. Adding an op is adding a row.
+
+    `expr` is C++ over vectors: {0}, {1}, {2} are the operands, {f} the fault accumulator. A section of
+    native/include/opkiln/bodies.h that the text names is pasted into the kernel. `exprs` overrides it
+    by kind of the first operand ("b", "i", "u", "f").
+    """
+
+    name: str
+    arity: int
+    numpy: Callable[..., Any]  # the reference, on the resolved dtypes
+    signature: Callable[[OpRow, tuple[Any, ...]], Signature]
+    expr: str
+    exprs: tuple[tuple[str, str], ...] = ()
+    cuda: str | None = None  # None: `expr` serves the device too
+    exactness: str = "exact"  # exact | ulp | bound | ungated
+    ungated: str = ""  # what even an exact row leaves open, as NumPy itself does: "zero sign"
+    ulp: float = 0.0  # tolerance of `ulp` rows against the true value
+    domain: tuple[float, float] = (-8.0, 8.0)  # where tests draw float operands
+    gradient: Callable[..., Any] | None = None
+    differentiable: bool = True  # False: declared to have no gradient
+    cost: float = 1.0  # about: quarter nanoseconds per float32 element, for fusion and the GIL
+    faults: int = 0  # fault bits the body may raise (native/include/opkiln/kernel.h)
+    half: str = "float32"  # compute type of half operands, rounded after the op
+    complex: str | None = None  # expression over complex operands, once they exist
+    accepts: str = "biuf"  # operand kinds with a body
+    doc: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OpRow) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def body(self, kind: str) -> str:
+        """The expression for operands of this kind."""
+        return dict(self.exprs).get(kind, self.expr)
+
+
+@record
+class ReduceRow:
+    """One row of the reduction table. `identity` fills idle lanes and empty sums."""
+
+    name: str
+    numpy: Any  # the ufunc whose .reduce is the reference
+    combine: str  # C++ over two accumulators
+    identity: str  # "zero" | "lowest": the value that leaves the other operand unchanged
+    empty: str  # "identity": empty input gives 0; "error": ValueError as NumPy
+    accumulate: Callable[[np.dtype[np.generic]], np.dtype[np.generic]]
+    exactness: str = "bound"
+    gradient: Callable[..., Any] | None = None
+    cost: float = 1.0
+    doc: str = ""

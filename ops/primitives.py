@@ -1,0 +1,129 @@
+"""The primitive ops a graph is made of: leaves, host scalars, elementwise, casts, reductions and views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from opkiln.ops.defs import OpDef
+from opkiln.ops.record import record
+
+
+@record
+class Input(OpDef):
+    """The `index`-th array leaf of a call (captures follow the arguments)."""
+
+    index: int
+    dtype: np.dtype[np.generic]
+    rank: int
+
+
+@record
+class HostArg(OpDef):
+    """The `index`-th weak leaf: a Python int that fits int64 ("i"), a larger one ("u"), or a float ("f")."""
+
+    index: int
+    kind: str
+
+
+@record
+class Dim(OpDef):
+    """Extent of one axis of an Input: a host int."""
+
+    axis: int
+
+
+@record
+class HostConst(OpDef):
+    """A host int or float known while tracing."""
+
+    value: int | float
+
+
+@record
+class HostOp(OpDef):
+    """Arithmetic on host scalars, by Python's rules: checked int64, or float64."""
+
+    fn: str  # add sub mul floordiv mod truediv pow neg abs max min | bcast same nonempty | float
+
+
+@record
+class Constant(OpDef):
+    """A 0-d value baked into the kernel."""
+
+    value: np.generic
+
+
+@record
+class FromHost(OpDef):
+    """A host scalar as a 0-d value of `dtype`. `mode`: check (out of range is OverflowError), saturate, wrap."""
+
+    dtype: np.dtype[np.generic]
+    mode: str
+
+
+@record
+class Elementwise(OpDef):
+    """One row of the op table, on operands already cast to the row's signature."""
+
+    row: str
+
+    @property
+    def name(self) -> str:
+        """The row's name."""
+        return self.row
+
+
+@record
+class Cast(OpDef):
+    """Convert to `dtype` as NumPy's astype."""
+
+    dtype: np.dtype[np.generic]
+
+
+@record
+class Reduce(OpDef):
+    """Reduce over `axes` (sorted, non-negative) in `dtype`, by a row of the reduction table."""
+
+    row: str
+    axes: tuple[int, ...]
+    keepdims: bool
+    dtype: np.dtype[np.generic]
+
+    @property
+    def name(self) -> str:
+        """The row's name."""
+        return self.row
+
+
+@record
+class Transpose(OpDef):
+    """Axis i of the result is axis `perm[i]` of the operand: an index map, no kernel."""
+
+    perm: tuple[int, ...]
+
+
+@record
+class ExpandDims(OpDef):
+    """Length-1 axes inserted at `axes` (positions in the result, sorted): an index map, no kernel."""
+
+    axes: tuple[int, ...]
+
+
+@record
+class BroadcastTo(OpDef):
+    """The operand broadcast to the extents given by the host sources: an index map, no kernel."""
+
+
+VIEWS: tuple[type[OpDef], ...] = (Transpose, ExpandDims, BroadcastTo)
+HOST_OPS: tuple[type[OpDef], ...] = (HostArg, Dim, HostConst, HostOp)
+
+
+def props_text(op: OpDef) -> str:
+    """`Name(field=value, ...)` for printing graphs."""
+
+    def show(value: Any) -> str:
+        return value.name if isinstance(value, np.dtype) else repr(value)
+
+    return f"{type(op).__name__}({', '.join(f'{k}={show(v)}' for k, v in op.props.items())})"

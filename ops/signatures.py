@@ -1,0 +1,53 @@
+"""Dtype rules of rows: operand dtypes (or the Python types int and float for weak scalars) in, NumPy's own answer out."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from opkiln.ops.defs import OpRow, Signature
+
+BOOL = np.dtype(np.bool_)
+
+
+@lru_cache(maxsize=4096)
+def _resolve(ufunc: np.ufunc, operands: tuple[Any, ...]) -> Signature:
+    resolved = ufunc.resolve_dtypes((*operands, *(None,) * ufunc.nout))
+    return resolved[: ufunc.nin], resolved[ufunc.nin]
+
+
+def by_ufunc(row: OpRow, operands: tuple[Any, ...]) -> Signature:
+    """NumPy's resolver decides, once per signature; its TypeError passes through."""
+    return _resolve(row.numpy, operands)  # type: ignore[arg-type]
+
+
+def by_result(row: OpRow, operands: tuple[Any, ...]) -> Signature:
+    """As `by_ufunc`, computing in the result's dtype (true_divide of int8 is float64 throughout)."""
+    result = _resolve(row.numpy, operands)[1]  # type: ignore[arg-type]
+    return (result,) * len(operands), result
+
+
+def logical(row: OpRow, operands: tuple[Any, ...]) -> Signature:
+    """Operands by truth value."""
+    _resolve(row.numpy, operands)  # type: ignore[arg-type]
+    return (BOOL,) * len(operands), BOOL
+
+
+def select(row: OpRow, operands: tuple[Any, ...]) -> Signature:
+    """np.where: a bool, then two operands of their common dtype."""
+    del row
+    weak = {int: 0, float: 0.0}
+    common = np.result_type(*(weak.get(d, d) for d in operands[1:]))
+    return (BOOL, common, common), common
+
+
+def inexact(row: OpRow, operands: tuple[Any, ...]) -> Signature:
+    """float32 stays, everything else becomes float64: functions that NumPy itself lacks."""
+    del row
+    kinds = {np.dtype(np.float32): np.dtype(np.float32)}
+    out = kinds.get(operands[0], np.dtype(np.float64))
+    return (out,), out
+
+
