@@ -1,0 +1,23 @@
+// The C ABI of a kernel: what a generated or hand-written kernel receives and returns.
+// Emitted text declares the same struct itself; this file serves kernels written by hand.
+#pragma once
+#include <cstdint>
+
+// Names are plain C: a kernel and its caller may come from different compilers.
+struct ok_args {
+  char *const *ptr;        // one per operand: first element of this tile
+  const int64_t *row;      // byte stride per operand along the row axis (0 = broadcast)
+  const int64_t *col;      // byte stride per operand along the column axis
+  const uint64_t *scalar;  // one 8-byte slot per scalar, value in the low bytes (bool: 0 or 1)
+  int64_t cols;            // extent of the column axis
+};
+
+// Fault bits a kernel returns.
+enum ok_fault_bit : uint64_t {
+  OK_FAULT_ZERO_DIVISION = 1,   // integer division by zero: NumPy's value is written, flag only
+  OK_FAULT_NEGATIVE_POWER = 2,  // integer to a negative power: the caller raises ValueError
+  OK_FAULT_OVERFLOW = 4,        // integer division overflow (MIN // -1): flag only
+};
+
+// Processes rows [row_begin, row_end) of `cols` columns each. Reentrant, allocates nothing.
+extern "C" typedef uint64_t (*ok_kernel)(const ok_args *, int64_t row_begin, int64_t row_end);

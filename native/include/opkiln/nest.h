@@ -1,0 +1,112 @@
+//@ rest :
+// The rest of a row is padded to a whole step with copies of its first element, so that idle lanes
+// compute what a valid lane computes and can raise no fault of their own.
+template <class T>
+static __attribute__((noinline)) void ok_pad(char *to, const char *from, i64 stride, i64 count, i64 total) {
+  typedef typename ok_vec<T>::one E;
+  for (i64 i = 0; i < count; ++i) ((E *)to)[i] = *(const E *)(from + i * stride);
+  for (i64 i = count; i < total; ++i) ((E *)to)[i] = *(const E *)from;
+}
+template <class T>
+static __attribute__((noinline)) void ok_unpad(char *to, i64 stride, const char *from, i64 count) {
+  typedef typename ok_vec<T>::one E;
+  for (i64 i = 0; i < count; ++i) *(E *)(to + i * stride) = ((const E *)from)[i];
+}
+//@ part :
+// The first `count` lanes of a vector in memory; the others repeat lane 0, as above.
+template <class T> static __attribute__((noinline)) Vec<T> ok_load_short(const char *p, i64 count) {
+  typedef typename ok_vec<T>::one E;
+  Vec<T> v;
+  for (int i = 0; i < OK_N; ++i) v[i] = ((const E *)p)[i < count ? i : 0];
+  return v;
+}
+template <class V> static __attribute__((noinline)) void ok_store_short(char *p, V v, i64 count) {
+  typedef typename ok_vec<ok_elt<V>>::one E;
+  for (int i = 0; i < OK_N; ++i)
+    if (i < count) ((E *)p)[i] = v[i];
+}
+template <class T> OK_FN Vec<T> ok_load_part(const char *p, i64 count) {
+  return count >= OK_N ? ok_load<T>(p) : ok_load_short<T>(p, count);
+}
+template <class V> OK_FN void ok_store_part(char *p, V v, i64 count) {
+  if (count >= OK_N) ok_store(p, v);
+  else ok_store_short(p, v, count);
+}
+OK_FN vi8 ok_load_part_bool(const char *p, i64 count) { return ok_load_part<i8>(p, count) != 0; }
+template <class M> OK_FN void ok_store_part_bool(char *p, M m, i64 count) {
+  ok_store_part(p, ok_mask<i8>(m) & 1, count);
+}
+//@ fold :
+// A fold has 32 accumulators, whatever the vector width. Its order depends on an element's index alone:
+// accumulator i % 32, then i with i + 16, i + 8 ... 1; a float sum closes a block every 512 elements and
+// adds blocks pairwise (J. Demmel and Y. Hida's bound for pairwise summation holds for the blocks).
+// `Op` is printed from the reduction's row.
+template <class V, class Op> struct ok_pairs {
+  V level[48];
+  u64 blocks;
+  void add(V total) {
+    u64 carry = blocks++;
+    int at = 0;
+    for (; carry & 1; carry >>= 1) total = Op::f(level[at++], total);
+    level[at] = total;
+  }
+  V sum() const {
+    u64 left = blocks;
+    int at = 0;
+    for (; !(left & 1); left >>= 1) ++at;
+    V total = level[at];
+    while (++at, left >>= 1)
+      if (left & 1) total = Op::f(level[at], total);
+    return total;
+  }
+};
+// Accumulator v * OK_N + lane lives in lane `lane` of acc[v].
+template <class V, int K, class Op> struct ok_fold {
+  V acc[K];
+  ok_pairs<V, Op> pairs;
+  void start(ok_elt<V> identity) {
+    for (int i = 0; i < K; ++i) acc[i] = ok_c<V>(identity);
+    pairs.blocks = 0;
+  }
+  __attribute__((noinline)) V total() {
+    for (int half = K / 2; half; half /= 2)
+      for (int i = 0; i < half; ++i) acc[i] = Op::f(acc[i], acc[i + half]);
+    V v = acc[0];
+    typedef IVec<V> I;
+    for (int half = OK_N / 2; half; half /= 2) {
+      V w;
+#if defined(__clang__)
+      for (int i = 0; i < OK_N; ++i) w[i] = v[(i + half) & (OK_N - 1)];
+#else
+      w = __builtin_shuffle(v, (I{OK_IOTA} + (ok_elt<I>)half) & (ok_elt<I>)(OK_N - 1));
+#endif
+      v = Op::f(v, w);
+    }
+    return ok_splat<ok_elt<V>>(v[0]);
+  }
+  void close_block(ok_elt<V> identity) {
+    pairs.add(total());
+    for (int i = 0; i < K; ++i) acc[i] = ok_c<V>(identity);
+  }
+};
+// The same for a panel of U vectors of rows: accumulator k of every row is acc[k].
+template <class V, int U, class Op> struct ok_panel {
+  V acc[32][U];
+  ok_pairs<V, Op> pairs[U];
+  void start(ok_elt<V> identity) {
+    for (int k = 0; k < 32; ++k)
+      for (int u = 0; u < U; ++u) acc[k][u] = ok_c<V>(identity);
+    for (int u = 0; u < U; ++u) pairs[u].blocks = 0;
+  }
+  V total(int u) {
+    for (int half = 16; half; half /= 2)
+      for (int k = 0; k < half; ++k) acc[k][u] = Op::f(acc[k][u], acc[k + half][u]);
+    return acc[0][u];
+  }
+  __attribute__((noinline)) void close_block(ok_elt<V> identity) {
+    for (int u = 0; u < U; ++u) {
+      pairs[u].add(total(u));
+      for (int k = 0; k < 32; ++k) acc[k][u] = ok_c<V>(identity);
+    }
+  }
+};
