@@ -1,0 +1,27 @@
+// abi.h: how a compiled kernel is called; the same layout as `ok_args` in emitted text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace opkiln::core {
+
+struct KernelArgs {
+  char* const* ptr;             // one per operand: first element of this tile
+  const std::int64_t* row;      // byte stride per operand along the row axis (0 = broadcast)
+  const std::int64_t* col;      // byte stride per operand along the column axis
+  const std::uint64_t* scalar;  // one 8-byte slot per scalar parameter
+  std::int64_t cols;            // extent of the column axis
+};
+static_assert(sizeof(KernelArgs) == 40 && offsetof(KernelArgs, cols) == 32);
+
+/// Runs rows [row_begin, row_end) and returns fault bits.
+using KernelFn = std::uint64_t (*)(const KernelArgs*, std::int64_t row_begin, std::int64_t row_end);
+
+enum FaultBits : std::uint64_t {
+  kFaultDivideByZero = 1,
+  kFaultNegativePower = 2,
+  kFaultDivideOverflow = 4,
+};
+
+}  // namespace opkiln::core

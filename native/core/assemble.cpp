@@ -1,0 +1,176 @@
+// assemble.cpp: packs a finished instantiation into one block of memory: the executor.
+#include <algorithm>
+#include <new>
+
+#include "instantiate.h"
+
+namespace opkiln::core {
+
+std::size_t Instantiation::block_bytes() const {
+  const std::size_t slots = plan_.buffers().size(), nouts = plan_.outs().size();
+  std::size_t bytes = room<char*>(slots) + room<Nest>(nests_.size()) + room<OutSpec>(nouts) +
+                      room<HostValue>(regs_.size()) + room<std::uint64_t>(plan_.scalars().size()) +
+                      room<std::int64_t>(plan_.temps().size()) + room<ByteRange>(slots) +
+                      room<std::uint8_t>(nouts * plan_.args().size());
+  for (const int id : plan_.outs())
+    bytes += 2 * room<std::int64_t>(buffers_[static_cast<std::size_t>(id)].shape.size());
+  for (std::size_t k = 0; k < nests_.size(); ++k) {
+    const NestLayout& nest = nests_[k];
+    const std::size_t nops = nest.row_strides.size(), outer = nest.outer_extents.size();
+    bytes += room<std::int64_t>(nops) * 2 + room<std::uint32_t>(nops) + room<std::int64_t>(outer) +
+             room<std::int64_t>(outer * nops) + room<Pack>(nest.packs.size());
+    for (const NestPack& pack : nest.packs)
+      bytes += 2 * room<std::int64_t>(pack.col_extents.size());
+    const std::size_t scalars = plan_.kernels()[k].scalars.size();
+    bytes += room<std::uint32_t>(scalars) + room<std::uint64_t>(scalars);
+  }
+  return bytes;
+}
+
+void Instantiation::assemble_buffers(Executor* ex, const ArrayView* args, const ArrayView* captures,
+                                     const ArrayView* outs) {
+  const std::size_t nargs = plan_.args().size(), ncaptures = plan_.captures().size(),
+                    nouts = plan_.outs().size();
+  const std::size_t slots = plan_.buffers().size();
+  ex->base_ = take<char*>(slots);
+  std::fill(ex->base_, ex->base_ + slots, nullptr);
+  ex->slot_count_ = static_cast<std::uint32_t>(slots);
+  ex->capture_at_ = static_cast<std::uint32_t>(nargs);
+  ex->out_at_ = static_cast<std::uint32_t>(nargs + ncaptures);
+  ex->temp_at_ = static_cast<std::uint32_t>(nargs + ncaptures + nouts);
+  ex->out_count_ = static_cast<std::uint32_t>(nouts);
+  for (std::size_t k = 0; k < ncaptures; ++k) ex->captures()[k] = captures[k].data;
+
+  ex->ranges_ = take<ByteRange>(slots);
+  for (std::size_t id = 0; id < slots; ++id) {
+    const Buffer& b = buffers_[id];
+    ex->ranges_[plan_.slot(static_cast<int>(id))] =
+        byte_range(b.dtype, static_cast<int>(b.shape.size()), b.shape.data(), b.strides.data());
+  }
+  ex->temp_offsets_ = take<std::int64_t>(temp_offsets_.size());
+  std::copy(temp_offsets_.begin(), temp_offsets_.end(), ex->temp_offsets_);
+  ex->out_specs_ = take<OutSpec>(nouts);
+  ex->alias_ok_ = take<std::uint8_t>(nouts * nargs);
+  for (std::size_t k = 0; k < nouts; ++k) {
+    const Buffer& b = at(plan_.outs()[k]);
+    const std::size_t rank = b.shape.size();
+    auto *shape = take<std::int64_t>(rank), *strides = take<std::int64_t>(rank);
+    std::copy(b.shape.begin(), b.shape.end(), shape);
+    std::copy(b.strides.begin(), b.strides.end(), strides);
+    bool c_order = true;
+    std::int64_t step = itemsize(b.dtype);
+    for (std::size_t i = rank; i-- > 0; step *= std::max<std::int64_t>(shape[i], 1))
+      c_order = c_order && (shape[i] == 1 || strides[i] == step);
+    new (&ex->out_specs_[k])
+        OutSpec{b.dtype, b.given, c_order, static_cast<int>(rank), shape, strides, b.nbytes};
+    for (std::size_t a = 0; a < nargs; ++a)
+      ex->alias_ok_[k * nargs + a] = b.given &&
+                                     plan_.inplace_ok(plan_.outs()[k], plan_.args()[a]) &&
+                                     same_layout(args[a], outs[k]);
+  }
+}
+
+void Instantiation::assemble_packs(Nest* nest, std::size_t kernel) {
+  const NestLayout& layout = nests_[kernel];
+  auto* packs = take<Pack>(layout.packs.size());
+  for (std::size_t i = 0; i < layout.packs.size(); ++i) {
+    const NestPack& from = layout.packs[i];
+    const std::size_t axes = from.col_extents.size();
+    auto *extents = take<std::int64_t>(axes), *strides = take<std::int64_t>(axes);
+    std::copy(from.col_extents.begin(), from.col_extents.end(), extents);
+    std::copy(from.col_strides.begin(), from.col_strides.end(), strides);
+    const BufferSpec& buffer =
+        spec(plan_.kernels()[kernel].operands[static_cast<std::size_t>(from.operand)].buffer);
+    new (&packs[i]) Pack{static_cast<std::uint32_t>(from.operand),
+                         static_cast<std::uint32_t>(axes),
+                         from.write,
+                         static_cast<std::uint8_t>(itemsize(buffer.dtype)),
+                         from.row_stride,
+                         pack_offsets_[kernel][i],
+                         extents,
+                         strides};
+  }
+  nest->packs = packs;
+  nest->npacks = static_cast<std::uint32_t>(layout.packs.size());
+  nest->tile_rows = layout.tile_rows;
+}
+
+void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel) {
+  const KernelSpec& spec_of = plan_.kernels()[kernel];
+  const NestLayout& layout = nests_[kernel];
+  const std::size_t nops = spec_of.operands.size(), outer = layout.outer_extents.size();
+  new (nest) Nest{};
+  auto *row = take<std::int64_t>(nops), *col = take<std::int64_t>(nops);
+  std::copy(layout.row_strides.begin(), layout.row_strides.end(), row);
+  std::copy(layout.col_strides.begin(), layout.col_strides.end(), col);
+  auto* slot = take<std::uint32_t>(nops);
+  nest->direct = true;
+  for (std::size_t j = 0; j < nops; ++j) {
+    slot[j] = static_cast<std::uint32_t>(plan_.slot(spec_of.operands[j].buffer));
+    nest->direct = nest->direct && slot[j] == slot[0] + j;
+  }
+  auto *extents = take<std::int64_t>(outer), *strides = take<std::int64_t>(outer * nops);
+  std::copy(layout.outer_extents.begin(), layout.outer_extents.end(), extents);
+  nest->outer_count = 1;
+  for (std::size_t i = 0; i < outer; ++i) {
+    nest->outer_count *= extents[i];
+    std::copy(layout.outer_strides[i].begin(), layout.outer_strides[i].end(), strides + i * nops);
+  }
+  assemble_packs(nest, kernel);
+
+  // Scalars: straight from the executor's slots when they lie there in order.
+  const std::vector<int>& scalars = spec_of.scalars;
+  bool in_order = true;
+  for (std::size_t i = 0; i < scalars.size(); ++i)
+    in_order = in_order && scalars[i] == scalars[0] + static_cast<int>(i);
+  auto* slots = take<std::uint32_t>(scalars.size());
+  auto* copy = take<std::uint64_t>(scalars.size());
+  std::copy(scalars.begin(), scalars.end(), slots);
+  nest->scalar_slots = in_order ? nullptr : slots;
+  nest->scalar_copy = copy;
+  nest->nscalars = static_cast<std::uint32_t>(scalars.size());
+
+  nest->fn = fns_[kernel];
+  nest->args = {nest->direct ? ex->base_ + slot[0] : nullptr, row, col,
+                in_order && !scalars.empty() ? ex->scalars_ + scalars[0] : copy, layout.cols};
+  nest->rows = layout.rows;
+  nest->nops = static_cast<std::uint32_t>(nops);
+  nest->outer_ndim = static_cast<std::uint32_t>(outer);
+  nest->elementwise = layout.elementwise;
+  nest->units = layout.elementwise ? layout.elements : layout.rows * nest->outer_count;
+  nest->single = nest->outer_count == 1 && nest->npacks == 0;
+  nest->simple = nest->direct && nest->single;
+  nest->slot = slot;
+  nest->outer_extents = extents;
+  nest->outer_strides = strides;
+  nest->kernel = static_cast<std::int32_t>(kernel);
+  ex->estimated_ns_ += spec_of.ns_per_element * static_cast<double>(layout.elements);
+}
+
+std::unique_ptr<Executor> Instantiation::assemble(const ArrayView* args, const ArrayView* captures,
+                                                  const ArrayView* outs) {
+  std::unique_ptr<Executor> ex(new Executor);
+  const std::size_t bytes = block_bytes();
+  ex->block_.reset(new char[bytes + 8]);
+  cursor_ = ex->block_.get();
+  ex->bytes_ = sizeof(Executor) + bytes + sizeof(Event);
+  ex->plan_ = ref_;
+  ex->stream_ = &stream_;
+  ex->fallback_ = plan_.fallback();
+  assemble_buffers(ex.get(), args, captures, outs);
+  ex->regs_ = take<HostValue>(regs_.size());
+  std::copy(regs_.begin(), regs_.end(), ex->regs_);
+  ex->scalars_ = take<std::uint64_t>(plan_.scalars().size());
+  std::fill(ex->scalars_, ex->scalars_ + plan_.scalars().size(), 0);
+  ex->nests_ = take<Nest>(nests_.size());
+  if (!ex->fallback_)
+    for (std::size_t k = 0; k < nests_.size(); ++k)
+      if (nests_[k].launch) assemble_nest(ex.get(), &ex->nests_[ex->nest_count_++], k);
+  ex->fill_scalars(false);
+  ex->workspace_size_ = ex->nest_count_ != 0 ? static_cast<std::size_t>(workspace_) : 0;
+  ex->needs_setup_ = plan_.has_per_call() || ex->workspace_size_ != 0;
+  if (ex->launches()) ex->event_ = EventPool::acquire(stream_.device());
+  return ex;
+}
+
+}  // namespace opkiln::core

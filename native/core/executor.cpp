@@ -1,0 +1,239 @@
+// executor.cpp: the parts of a call that are not the common case: scalars, workspace, outer axes,
+// packing.
+#include "executor.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+
+#include "pool.h"
+
+namespace opkiln::core {
+namespace {
+
+/// Pointers of one launch on the stack, or on the heap for very many operands.
+class Pointers {
+ public:
+  explicit Pointers(std::size_t count) : data_(inline_) {
+    if (count > kInline) {
+      heap_.reset(new char*[count]);
+      data_ = heap_.get();
+    }
+  }
+  char** get() noexcept { return data_; }
+
+ private:
+  static constexpr std::size_t kInline = 64;
+  char* inline_[kInline];  // left uninitialised on purpose
+  std::unique_ptr<char*[]> heap_;
+  char** data_;
+};
+
+template <std::size_t kItem>
+void copy_line(char* dst, std::int64_t dst_step, const char* src, std::int64_t src_step,
+               std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i)
+    std::memcpy(dst + i * dst_step, src + i * src_step, kItem);
+}
+
+void copy_line(std::size_t item, char* dst, std::int64_t dst_step, const char* src,
+               std::int64_t src_step, std::int64_t count) {
+  switch (item) {
+    case 1:
+      return copy_line<1>(dst, dst_step, src, src_step, count);
+    case 2:
+      return copy_line<2>(dst, dst_step, src, src_step, count);
+    case 4:
+      return copy_line<4>(dst, dst_step, src, src_step, count);
+    case 8:
+      return copy_line<8>(dst, dst_step, src, src_step, count);
+    default:
+      return copy_line<16>(dst, dst_step, src, src_step, count);
+  }
+}
+
+/// Moves `rows` rows between the real operand and dense rows; `pack.write` says which way.
+void move_tile(const Pack& pack, char* real, char* dense, std::int64_t rows, std::int64_t cols) {
+  const std::size_t item = pack.item;
+  const std::size_t last = pack.ncols_axes - 1;
+  const std::int64_t line = pack.col_extents[last], step = pack.col_strides[last];
+  const auto dense_step = static_cast<std::int64_t>(item);
+  std::array<std::int64_t, 32> index{};
+  for (std::int64_t row = 0; row < rows; ++row) {
+    char* at = real + row * pack.row_stride;
+    for (std::int64_t done = 0; done < cols; done += line) {
+      if (pack.write)
+        copy_line(item, at, step, dense, dense_step, line);
+      else
+        copy_line(item, dense, dense_step, at, step, line);
+      dense += line * dense_step;
+      for (std::size_t axis = last; axis-- > 0;) {
+        at += pack.col_strides[axis];
+        if (++index[axis] < pack.col_extents[axis]) break;
+        at -= pack.col_strides[axis] * pack.col_extents[axis];
+        index[axis] = 0;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Executor::~Executor() = default;
+
+void Executor::AlignedFree::operator()(char* p) const noexcept {
+  ::operator delete(p, std::align_val_t{64});
+}
+
+void Executor::fill_scalars(bool per_call) {
+  const std::vector<ScalarSpec>& specs = plan_->scalars();
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const ScalarSpec& s = specs[i];
+    if (s.per_call == per_call)
+      scalars_[i] =
+          scalar_slot(regs_[s.reg], plan_->program().at(s.reg).type, s.dtype, s.mode, s.reg);
+  }
+  for (std::uint32_t n = 0; n < nest_count_; ++n) {
+    const Nest& nest = nests_[n];
+    if (nest.scalar_slots == nullptr) continue;
+    for (std::uint32_t i = 0; i < nest.nscalars; ++i)
+      nest.scalar_copy[i] = scalars_[nest.scalar_slots[i]];
+  }
+}
+
+void Executor::prepare(const HostValue* weak) {
+  if (!plan_->has_per_call()) return;
+  plan_->program().run_call(regs_, weak);
+  fill_scalars(true);
+}
+
+void Executor::setup(const HostValue* weak) {
+  prepare(weak);
+  if (workspace_size_ != 0 && !workspace_) allocate_workspace();
+}
+
+void Executor::allocate_workspace() {
+  workspace_.reset(static_cast<char*>(::operator new(workspace_size_, std::align_val_t{64})));
+  for (std::uint32_t i = temp_at_; i < slot_count_; ++i)
+    base_[i] = workspace_.get() + temp_offsets_[i - temp_at_];
+  needs_setup_ = plan_->has_per_call();
+  if (pool_ != nullptr) pool_->on_workspace(static_cast<std::int64_t>(workspace_size_));
+}
+
+void Executor::drop_workspace() noexcept {
+  if (!workspace_) return;
+  workspace_.reset();
+  needs_setup_ = true;
+  for (std::uint32_t i = temp_at_; i < slot_count_; ++i) base_[i] = nullptr;
+  if (pool_ != nullptr) pool_->on_workspace(-static_cast<std::int64_t>(workspace_size_));
+}
+
+void Executor::clear_pointers() noexcept {
+  for (std::uint32_t i = 0; i < capture_at_; ++i) base_[i] = nullptr;
+  for (std::uint32_t i = out_at_; i < temp_at_; ++i) base_[i] = nullptr;
+}
+
+std::uint64_t Executor::run_range(const Nest& nest, std::int64_t begin, std::int64_t end) const {
+  if (begin >= end) return 0;
+  const std::uint32_t nops = nest.nops;
+  Pointers tile(nops);
+  char** ptr = tile.get();
+  KernelArgs args = nest.args;
+  args.ptr = ptr;
+  if (nest.single && begin == 0 && end == nest.units) {
+    for (std::uint32_t j = 0; j < nops; ++j) ptr[j] = base_[nest.slot[j]];
+    return nest.fn(&args, 0, nest.rows);
+  }
+  // One pass of the loop per place of the outer axes.
+  const std::int64_t per_outer = nest.units / nest.outer_count;
+  std::uint64_t faults = 0;
+  for (std::int64_t outer = begin / per_outer; begin < end; ++outer) {
+    for (std::uint32_t j = 0; j < nops; ++j) ptr[j] = base_[nest.slot[j]];
+    std::int64_t place = outer;
+    for (std::uint32_t axis = nest.outer_ndim; axis-- > 0;) {
+      const std::int64_t index = place % nest.outer_extents[axis];
+      place /= nest.outer_extents[axis];
+      for (std::uint32_t j = 0; j < nops; ++j)
+        ptr[j] += index * nest.outer_strides[axis * nops + j];
+    }
+    const std::int64_t from = begin - outer * per_outer;
+    const std::int64_t to = std::min(end - outer * per_outer, per_outer);
+    faults |= nest.npacks != 0   ? run_tiles(nest, ptr, from, to)
+              : nest.elementwise ? run_elements(nest, args, ptr, from, to)
+                                 : nest.fn(&args, from, to);
+    begin = (outer + 1) * per_outer;
+  }
+  return faults;
+}
+
+/// Elements [begin, end) of rows x cols: a part row, whole rows, a part row.
+std::uint64_t Executor::run_elements(const Nest& nest, KernelArgs& args, char** ptr,
+                                     std::int64_t begin, std::int64_t end) const {
+  std::uint64_t faults = 0;
+  const std::int64_t cols = nest.args.cols;
+  while (begin < end) {
+    const std::int64_t row = begin / cols, first = begin % cols;
+    const std::int64_t count = std::min(cols - first, end - begin);
+    if (count == cols) {
+      args.cols = cols;
+      const std::int64_t rows = (end - begin) / cols;
+      faults |= nest.fn(&args, row, row + rows);
+      begin += rows * cols;
+      continue;
+    }
+    for (std::uint32_t j = 0; j < nest.nops; ++j) ptr[j] += first * args.col[j];
+    args.cols = count;
+    faults |= nest.fn(&args, row, row + 1);
+    for (std::uint32_t j = 0; j < nest.nops; ++j) ptr[j] -= first * args.col[j];
+    begin += count;
+  }
+  return faults;
+}
+
+/// Rows of a reduction with operands that have no single column stride: packed a tile at a time.
+std::uint64_t Executor::run_tiles(const Nest& nest, char** ptr, std::int64_t begin,
+                                  std::int64_t end) const {
+  Pointers moved(nest.nops);
+  char** tile = moved.get();
+  KernelArgs args = nest.args;
+  args.ptr = tile;
+  std::uint64_t faults = 0;
+  for (std::int64_t row = begin; row < end; row += nest.tile_rows) {
+    const std::int64_t rows = std::min(nest.tile_rows, end - row);
+    for (std::uint32_t j = 0; j < nest.nops; ++j) tile[j] = ptr[j] + row * args.row[j];
+    for (std::uint32_t i = 0; i < nest.npacks; ++i) {
+      const Pack& pack = nest.packs[i];
+      tile[pack.operand] = workspace_.get() + pack.offset;
+      if (!pack.write)
+        move_tile(pack, ptr[pack.operand] + row * pack.row_stride, tile[pack.operand], rows,
+                  args.cols);
+    }
+    faults |= nest.fn(&args, 0, rows);
+    for (std::uint32_t i = 0; i < nest.npacks; ++i) {
+      const Pack& pack = nest.packs[i];
+      if (pack.write)
+        move_tile(pack, ptr[pack.operand] + row * pack.row_stride, tile[pack.operand], rows,
+                  args.cols);
+    }
+  }
+  if (pool_ != nullptr) pool_->count_packs(nest.npacks);
+  return faults;
+}
+
+bool Executor::outs_are_safe() const noexcept {
+  const std::uint32_t nargs = capture_at_;
+  for (std::uint32_t k = 0; k < out_count_; ++k) {
+    if (!out_specs_[k].given) continue;
+    const std::uint32_t mine = out_at_ + k;
+    for (std::uint32_t other = 0; other < temp_at_; ++other) {
+      if (other == mine || (other >= out_at_ && !out_specs_[other - out_at_].given)) continue;
+      if (other < nargs && alias_ok_[k * nargs + other] != 0 && base_[other] == base_[mine])
+        continue;
+      if (ranges_overlap(base_[mine], ranges_[mine], base_[other], ranges_[other])) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace opkiln::core

@@ -1,0 +1,192 @@
+// executor.h: a plan made concrete for exact layouts: pointers, loop nests, workspace, events;
+// run() is the warm path.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "abi.h"
+#include "alias.h"
+#include "event.h"
+#include "layout.h"
+#include "plan.h"
+
+namespace opkiln::core {
+
+/// What the face must allocate (or was given) for one output buffer. Strides are in bytes.
+struct OutSpec {
+  DType dtype;
+  bool given;    // its layout came from out=
+  bool c_order;  // dense, last axis fastest
+  int ndim;
+  const std::int64_t* shape;
+  const std::int64_t* strides;
+  std::int64_t nbytes;  // of the elements
+};
+
+struct Missing {
+  int kernel;
+  std::string column_class;
+};
+
+class Executor;
+class Pool;
+
+struct Instantiated {
+  std::unique_ptr<Executor> executor;  // null exactly when something is missing
+  std::vector<Missing> missing;
+};
+
+/// Runs the fixed part of the host program, lays out loops, picks variants. `args` and `captures`
+/// by ordinal; `outs` null, or one entry per output buffer (absent_array() for a fresh one).
+/// Throws HostError, OutMismatch, PlanError. Capture pointers are bound here.
+Instantiated instantiate(const Ref<Plan>& plan, const ArrayView* args, const ArrayView* captures,
+                         const ArrayView* outs = nullptr, Stream& stream = inline_cpu_stream());
+
+/// Copy into or out of dense rows for a reduction; see NestPack.
+struct Pack {
+  std::uint32_t operand;
+  std::uint32_t ncols_axes;
+  bool write;
+  std::uint8_t item;
+  std::int64_t row_stride;  // of the real operand
+  std::int64_t offset;      // into the workspace
+  const std::int64_t* col_extents;
+  const std::int64_t* col_strides;
+};
+
+/// One kernel over concrete loops. Everything it points to lives in the executor's block.
+struct Nest {
+  KernelFn fn;
+  KernelArgs args;  // ptr is filled per run unless `direct`
+  std::int64_t rows;
+  std::int64_t outer_count;  // product of the outer extents
+  std::int64_t units;        // what run_range() cuts: elements, or rows of a reduction
+  std::uint32_t nops;
+  std::uint32_t outer_ndim;
+  std::uint32_t npacks;
+  bool elementwise;
+  bool direct;  // operands are consecutive pointers of the executor: args.ptr points there
+  bool single;  // one call covers everything
+  bool simple;  // direct and single: the warm path
+  const std::uint32_t* slot;          // per operand
+  const std::int64_t* outer_extents;  // outermost first
+  const std::int64_t* outer_strides;  // [axis][operand]
+  const Pack* packs;
+  std::int64_t tile_rows;
+  const std::uint32_t* scalar_slots;  // null when args.scalar points into the executor's slots
+  std::uint64_t* scalar_copy;
+  std::uint32_t nscalars;
+  std::int32_t kernel;
+};
+
+class Executor {
+ public:
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  const Plan& plan() const noexcept { return *plan_; }
+  /// Fallback executors know layouts only: run() must not be called.
+  bool is_fallback() const noexcept { return fallback_; }
+  /// For the caller: borrowed, never touched here.
+  void* user = nullptr;
+
+  // --- pointers to set before run(); each array is indexed by ordinal
+  char** args() noexcept { return base_; }
+  char** captures() noexcept { return base_ + capture_at_; }
+  char** outs() noexcept { return base_ + out_at_; }
+
+  std::size_t out_count() const noexcept { return out_count_; }
+  const OutSpec& out(std::size_t k) const noexcept { return out_specs_[k]; }
+
+  /// The part of the host program that depends on weak scalars: guards, scalar slots, host outputs.
+  /// run() does this itself; call it first where an error must come before outputs are allocated.
+  void prepare(const HostValue* weak);
+  /// Runs every kernel; returns fault bits. Throws HostError before any device code.
+  std::uint64_t run(const HostValue* weak = nullptr) {
+    if (__builtin_expect(needs_setup_, 0)) setup(weak);
+    phase_ = Phase::kDevice;  // stays so if a kernel throws
+    std::uint64_t faults = 0;
+    for (Nest *nest = nests_, *end = nests_ + nest_count_; nest != end; ++nest) {
+      faults |= __builtin_expect(nest->simple, 1) ? nest->fn(&nest->args, 0, nest->rows)
+                                                  : run_range(*nest, 0, nest->units);
+    }
+    phase_ = Phase::kLaunched;
+    return faults;
+  }
+  /// Units [begin, end) of one kernel; disjoint ranges may run on different threads (not packed
+  /// ones).
+  std::uint64_t run_range(const Nest& nest, std::int64_t begin, std::int64_t end) const;
+
+  std::size_t nest_count() const noexcept { return nest_count_; }
+  const Nest& nest(std::size_t i) const noexcept { return nests_[i]; }
+
+  /// Value of a host register that is an output of the plan; after prepare() or run().
+  HostValue reg(int index) const noexcept { return regs_[index]; }
+
+  /// With all pointers set: no given output overlaps another output, a capture or an argument other
+  /// than an exact alias that the plan allows. When false: run without out= and copy.
+  bool outs_are_safe() const noexcept;
+
+  /// Bytes an argument touches, relative to its data pointer.
+  ByteRange arg_range(std::size_t k) const noexcept { return ranges_[k]; }
+
+  double estimated_ns() const noexcept { return estimated_ns_; }
+  bool launches() const noexcept { return nest_count_ != 0; }
+  std::size_t bytes() const noexcept { return bytes_; }  // without workspace
+  std::size_t workspace_bytes() const noexcept { return workspace_size_; }
+  bool workspace_held() const noexcept { return static_cast<bool>(workspace_); }
+  void drop_workspace() noexcept;
+
+  // --- used by the pool
+  enum class Phase : std::uint8_t { kHost, kDevice, kLaunched };
+  Stream& stream() const noexcept { return *stream_; }
+  Event& event() const noexcept { return *event_; }
+  Phase phase() const noexcept { return phase_; }
+  void clear_pointers() noexcept;
+
+ private:
+  friend class Instantiation;
+  friend class Pool;
+  friend class Lease;
+  Executor() = default;
+  void setup(const HostValue* weak);
+  void fill_scalars(bool per_call);
+  void allocate_workspace();
+  std::uint64_t run_elements(const Nest& nest, KernelArgs& args, char** ptr, std::int64_t begin,
+                             std::int64_t end) const;
+  std::uint64_t run_tiles(const Nest& nest, char** ptr, std::int64_t begin, std::int64_t end) const;
+
+  struct AlignedFree {
+    void operator()(char* p) const noexcept;
+  };
+
+  char** base_ = nullptr;
+  Nest* nests_ = nullptr;
+  std::uint32_t nest_count_ = 0;
+  std::uint32_t capture_at_ = 0, out_at_ = 0, temp_at_ = 0, slot_count_ = 0;
+  std::uint32_t out_count_ = 0;
+  bool needs_setup_ = false;  // weak scalars, or a workspace still to be allocated
+  Phase phase_ = Phase::kHost;
+  bool fallback_ = false;
+  OutSpec* out_specs_ = nullptr;
+  HostValue* regs_ = nullptr;
+  std::uint64_t* scalars_ = nullptr;
+  std::int64_t* temp_offsets_ = nullptr;
+  ByteRange* ranges_ = nullptr;       // per pointer slot before the temps
+  std::uint8_t* alias_ok_ = nullptr;  // [out][arg]
+  double estimated_ns_ = 0;
+  std::size_t bytes_ = 0;
+  std::size_t workspace_size_ = 0;
+  std::unique_ptr<char[]> block_;
+  std::unique_ptr<char, AlignedFree> workspace_;
+  Ref<Plan> plan_;
+  Stream* stream_ = nullptr;
+  EventLease event_;
+  Pool* pool_ = nullptr;  // owner, told about workspace and packs
+};
+
+}  // namespace opkiln::core

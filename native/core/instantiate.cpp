@@ -1,0 +1,237 @@
+// instantiate.cpp: plan and exact layouts in; layouts of results, loop nests, variants, workspace
+// out.
+#include "instantiate.h"
+
+#include <algorithm>
+#include <new>
+
+namespace opkiln::core {
+
+Instantiated Instantiation::run(const ArrayView* args, const ArrayView* captures,
+                                const ArrayView* outs) {
+  if (!plan_.finished()) throw PlanError("instantiate: the plan is not finished");
+  bind_inputs(plan_.args(), args);
+  bind_inputs(plan_.captures(), captures);
+  regs_.resize(plan_.program().size());
+  plan_.program().run_fixed(regs_.data(), shape_pointers().data());
+  bind_results(outs);
+  lay_out_kernels();
+  Instantiated result;
+  if (!plan_.fallback() && !pick_variants(&result.missing)) return result;
+  place_workspace();
+  result.executor = assemble(args, captures, outs);
+  return result;
+}
+
+void Instantiation::bind_inputs(const std::vector<int>& ids, const ArrayView* views) {
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    const BufferSpec& want = spec(ids[k]);
+    const ArrayView& view = views[k];
+    if (view.dtype != want.dtype || view.ndim != want.rank)
+      throw PlanError("instantiate: input " + std::to_string(k) +
+                      " has not the dtype and rank of the plan");
+    Buffer& buffer = at(ids[k]);
+    buffer.dtype = view.dtype;
+    buffer.known = true;
+    buffer.shape.assign(view.shape, view.shape + view.ndim);
+    buffer.strides.assign(view.strides, view.strides + view.ndim);
+  }
+}
+
+std::vector<const std::int64_t*> Instantiation::shape_pointers() {
+  std::vector<const std::int64_t*> pointers;
+  pointers.reserve(buffers_.size());
+  for (const Buffer& buffer : buffers_) pointers.push_back(buffer.shape.data());
+  return pointers;
+}
+
+void Instantiation::bind_results(const ArrayView* outs) {
+  for (const BufferKind kind : {BufferKind::kOut, BufferKind::kTemp}) {
+    for (const int id : plan_.of_kind(kind)) {
+      const BufferSpec& want = spec(id);
+      Buffer& buffer = at(id);
+      buffer.dtype = want.dtype;
+      for (const int reg : want.extents) {
+        const std::int64_t extent = regs_[static_cast<std::size_t>(reg)].i;
+        if (extent < 0)
+          throw HostError(HostErrorKind::kRange, reg, extent, static_cast<int>(DType::kI64));
+        buffer.shape.push_back(extent);
+      }
+      buffer.strides.assign(buffer.shape.size(), 0);
+      if (kind == BufferKind::kTemp || outs == nullptr || !outs[want.ordinal].present()) continue;
+      const ArrayView& out = outs[want.ordinal];
+      const bool fits = out.dtype == want.dtype && out.ndim == want.rank &&
+                        std::equal(buffer.shape.begin(), buffer.shape.end(), out.shape);
+      if (!fits) throw OutMismatch(want.ordinal, static_cast<int>(want.dtype), buffer.shape);
+      buffer.strides.assign(out.strides, out.strides + out.ndim);
+      buffer.known = buffer.given = true;
+    }
+  }
+}
+
+std::int64_t Instantiation::stride_along(const OperandSpec& op, std::size_t axis,
+                                         std::int64_t extent, bool reduced) {
+  const int mapped = op.axis_map[axis];
+  const Buffer& buffer = at(op.buffer);
+  if (mapped >= 0) {
+    const std::int64_t have = buffer.shape[static_cast<std::size_t>(mapped)];
+    if (have == extent) return extent == 1 ? 0 : buffer.strides[static_cast<std::size_t>(mapped)];
+    if (have != 1)
+      throw PlanError("instantiate: buffer " + std::to_string(op.buffer) + " has extent " +
+                      std::to_string(have) + " where the kernel runs over " +
+                      std::to_string(extent));
+  }
+  // Scratch is one row long and written anew in every row.
+  if (op.write && extent > 1 && !reduced && spec(op.buffer).kind != BufferKind::kTemp)
+    throw PlanError("instantiate: buffer " + std::to_string(op.buffer) +
+                    " is written more than once per element");
+  return 0;
+}
+
+bool Instantiation::broadcast_by_construction(const KernelSpec& kernel,
+                                              const OperandSpec& op) const {
+  for (std::size_t i = 0; i < op.axis_map.size(); ++i) {
+    if (op.axis_map[i] < 0 || (kernel.reduce_mask != 0 && (kernel.reduce_mask >> i & 1) == 0))
+      continue;
+    const BufferSpec& buffer = spec(op.buffer);
+    if (buffer.extents.empty()) return false;  // an input: its extents come with the call
+    const HostInstr& extent =
+        plan_.program().at(buffer.extents[static_cast<std::size_t>(op.axis_map[i])]);
+    if (extent.op != HostOp::kConstI || extent.ival != 1) return false;
+  }
+  return true;
+}
+
+std::vector<NestOperand> Instantiation::operands_of(const KernelSpec& kernel,
+                                                    const std::vector<std::int64_t>& extents) {
+  std::vector<NestOperand> operands;
+  operands.reserve(kernel.operands.size());
+  for (const OperandSpec& op : kernel.operands) {
+    NestOperand made;
+    made.dtype = spec(op.buffer).dtype;
+    made.write = op.write;
+    made.known = at(op.buffer).known;
+    made.column_broadcast = broadcast_by_construction(kernel, op);
+    for (std::size_t i = 0; i < extents.size(); ++i)
+      made.strides.push_back(stride_along(op, i, extents[i], (kernel.reduce_mask >> i & 1) != 0));
+    operands.push_back(std::move(made));
+  }
+  return operands;
+}
+
+void Instantiation::allocate(const KernelSpec& kernel, const std::vector<int>& order,
+                             std::vector<NestOperand>* operands,
+                             const std::vector<std::int64_t>& extents) {
+  for (std::size_t j = 0; j < kernel.operands.size(); ++j) {
+    const OperandSpec& op = kernel.operands[j];
+    Buffer& buffer = at(op.buffer);
+    if (!buffer.known) {
+      std::vector<int> axes;
+      for (int axis = 0; axis < static_cast<int>(buffer.shape.size()); ++axis)
+        if (std::find(op.axis_map.begin(), op.axis_map.end(), axis) == op.axis_map.end())
+          axes.push_back(axis);
+      for (const int axis : order)
+        if (op.axis_map[static_cast<std::size_t>(axis)] >= 0)
+          axes.push_back(op.axis_map[static_cast<std::size_t>(axis)]);
+      buffer.nbytes = dense_strides(buffer.dtype, buffer.shape, axes, buffer.strides.data());
+      buffer.known = true;
+    }
+    NestOperand& operand = (*operands)[j];
+    if (operand.known) continue;
+    for (std::size_t i = 0; i < extents.size(); ++i)
+      operand.strides[i] = stride_along(op, i, extents[i], (kernel.reduce_mask >> i & 1) != 0);
+    operand.known = true;
+  }
+}
+
+void Instantiation::lay_out_kernels() {
+  for (const KernelSpec& kernel : plan_.kernels()) {
+    std::vector<std::int64_t> extents;
+    std::vector<int> axes;
+    for (const int reg : kernel.extents) {
+      const std::int64_t extent = regs_[static_cast<std::size_t>(reg)].i;
+      if (extent < 0)
+        throw HostError(HostErrorKind::kRange, reg, extent, static_cast<int>(DType::kI64));
+      axes.push_back(static_cast<int>(extents.size()));
+      extents.push_back(extent);
+    }
+    std::vector<NestOperand> operands = operands_of(kernel, extents);
+    allocate(kernel, sort_axes(axes, operands), &operands, extents);
+    nests_.push_back(build_nest(extents, kernel.reduce_mask, operands));
+  }
+  for (const int id : plan_.outs()) {
+    Buffer& buffer = at(id);
+    buffer.nbytes = itemsize(buffer.dtype);
+    for (const std::int64_t extent : buffer.shape)
+      if (__builtin_mul_overflow(buffer.nbytes, extent, &buffer.nbytes)) throw std::bad_alloc();
+  }
+}
+
+bool Instantiation::pick_variants(std::vector<Missing>* missing) {
+  for (std::size_t k = 0; k < nests_.size(); ++k) {
+    const int kernel = static_cast<int>(k);
+    fns_.push_back(nullptr);
+    if (!nests_[k].launch) continue;
+    const Variant* variant = plan_.find_variant(kernel, nests_[k].column_class);
+    // With one column at most no stride is ever used: any variant gives the same.
+    if (variant == nullptr && nests_[k].cols <= 1) variant = plan_.any_variant(kernel);
+    if (variant != nullptr)
+      fns_.back() = variant->fn;
+    else
+      missing->push_back({kernel, nests_[k].column_class});
+  }
+  return missing->empty();
+}
+
+/// First fit by lifetime: buffers that are live together never overlap.
+void Instantiation::place_workspace() {
+  struct Block {
+    std::int64_t size, offset;
+    int first, last;
+    std::int64_t* result;
+  };
+  std::vector<Block> blocks;
+  temp_offsets_.assign(plan_.temps().size(), 0);
+  for (const int id : plan_.temps()) {
+    const BufferSpec& temp = spec(id);
+    blocks.push_back({at(id).nbytes, 0, temp.first_use, temp.last_use,
+                      &temp_offsets_[static_cast<std::size_t>(temp.ordinal)]});
+  }
+  pack_offsets_.resize(nests_.size());
+  for (std::size_t k = 0; k < nests_.size(); ++k) {
+    const NestLayout& nest = nests_[k];
+    pack_offsets_[k].assign(nest.packs.size(), 0);
+    for (std::size_t i = 0; i < nest.packs.size(); ++i)
+      blocks.push_back(
+          {nest.tile_rows * nest.row_strides[static_cast<std::size_t>(nest.packs[i].operand)], 0,
+           static_cast<int>(k), static_cast<int>(k), &pack_offsets_[k][i]});
+  }
+  std::stable_sort(blocks.begin(), blocks.end(),
+                   [](const Block& a, const Block& b) { return a.size > b.size; });
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    Block& block = blocks[i];
+    block.size = (block.size + 63) / 64 * 64;
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (std::size_t j = 0; j < i; ++j) {
+        const Block& placed = blocks[j];
+        const bool together = placed.first <= block.last && block.first <= placed.last;
+        const bool overlap =
+            block.offset < placed.offset + placed.size && placed.offset < block.offset + block.size;
+        if (!together || !overlap) continue;
+        block.offset = placed.offset + placed.size;
+        moved = true;
+      }
+    }
+    *block.result = block.offset;
+    workspace_ = std::max(workspace_, block.offset + block.size);
+  }
+}
+
+Instantiated instantiate(const Ref<Plan>& plan, const ArrayView* args, const ArrayView* captures,
+                         const ArrayView* outs, Stream& stream) {
+  return Instantiation(plan, stream).run(args, captures, outs);
+}
+
+}  // namespace opkiln::core

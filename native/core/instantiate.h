@@ -1,0 +1,82 @@
+// instantiate.h: internal to instantiate.cpp and assemble.cpp: the state of one instantiate() call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "errors.h"
+#include "executor.h"
+#include "nest.h"
+
+namespace opkiln::core {
+
+/// The work of one instantiate() call.
+class Instantiation {
+ public:
+  Instantiation(const Ref<Plan>& plan, Stream& stream)
+      : ref_(plan), plan_(*plan), stream_(stream) {}
+
+  Instantiated run(const ArrayView* args, const ArrayView* captures, const ArrayView* outs);
+
+ private:
+  struct Buffer {
+    DType dtype;
+    bool known = false;
+    bool given = false;
+    std::int64_t nbytes = 0;
+    std::vector<std::int64_t> shape, strides;
+  };
+
+  const BufferSpec& spec(int buffer) const {
+    return plan_.buffers()[static_cast<std::size_t>(buffer)];
+  }
+  Buffer& at(int buffer) { return buffers_[static_cast<std::size_t>(buffer)]; }
+
+  void bind_inputs(const std::vector<int>& ids, const ArrayView* views);
+  std::vector<const std::int64_t*> shape_pointers();
+  void bind_results(const ArrayView* outs);
+  std::vector<NestOperand> operands_of(const KernelSpec& kernel,
+                                       const std::vector<std::int64_t>& extents);
+  std::int64_t stride_along(const OperandSpec& op, std::size_t axis, std::int64_t extent,
+                            bool reduced);
+  bool broadcast_by_construction(const KernelSpec& kernel, const OperandSpec& op) const;
+  void allocate(const KernelSpec& kernel, const std::vector<int>& order,
+                std::vector<NestOperand>* operands, const std::vector<std::int64_t>& extents);
+  void lay_out_kernels();
+  bool pick_variants(std::vector<Missing>* missing);
+  void place_workspace();
+  std::size_t block_bytes() const;
+  std::unique_ptr<Executor> assemble(const ArrayView* args, const ArrayView* captures,
+                                     const ArrayView* outs);
+  void assemble_buffers(Executor* ex, const ArrayView* args, const ArrayView* captures,
+                        const ArrayView* outs);
+  void assemble_nest(Executor* ex, Nest* nest, std::size_t kernel);
+  void assemble_packs(Nest* nest, std::size_t kernel);
+
+  template <class T>
+  T* take(std::size_t count) {
+    static_assert(alignof(T) <= 8);
+    auto* place = reinterpret_cast<T*>(cursor_);
+    cursor_ += room<T>(count);
+    return place;
+  }
+  template <class T>
+  static std::size_t room(std::size_t count) {
+    return (count * sizeof(T) + 7) & ~std::size_t{7};
+  }
+
+  const Ref<Plan>& ref_;
+  const Plan& plan_;
+  Stream& stream_;
+  std::vector<Buffer> buffers_ = std::vector<Buffer>(plan_.buffers().size());
+  std::vector<HostValue> regs_;
+  std::vector<NestLayout> nests_;
+  std::vector<KernelFn> fns_;
+  std::vector<std::int64_t> temp_offsets_;               // by temp ordinal
+  std::vector<std::vector<std::int64_t>> pack_offsets_;  // [kernel][pack]
+  std::int64_t workspace_ = 0;
+  char* cursor_ = nullptr;
+};
+
+}  // namespace opkiln::core

@@ -1,0 +1,204 @@
+// nest.cpp: NumPy's axis order, merging of axes, choice of rows and columns, packing of reductions.
+#include "nest.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+namespace opkiln::core {
+namespace {
+
+// A packed tile holds as many rows as fit here, and at least one.
+constexpr std::int64_t kTileBytes = 256 * 1024;
+
+std::int64_t magnitude(std::int64_t stride) { return stride < 0 ? -stride : stride; }
+
+/// An axis after merging: its extent and every operand's stride.
+struct Axis {
+  std::int64_t extent;
+  std::vector<std::int64_t> strides;
+};
+
+/// Axes `order` (outermost first) without those of extent 1.
+std::vector<Axis> collect(const std::vector<int>& order, const std::vector<std::int64_t>& extents,
+                          const std::vector<NestOperand>& operands) {
+  std::vector<Axis> axes;
+  for (const int axis : order) {
+    const auto at = static_cast<std::size_t>(axis);
+    if (extents[at] == 1) continue;
+    Axis made{extents[at], {}};
+    made.strides.reserve(operands.size());
+    for (const NestOperand& op : operands) made.strides.push_back(op.strides[at]);
+    axes.push_back(std::move(made));
+  }
+  return axes;
+}
+
+bool merges(const Axis& outer, const Axis& inner, std::size_t operand) {
+  std::int64_t span = 0;
+  return !__builtin_mul_overflow(inner.strides[operand], inner.extent, &span) &&
+         outer.strides[operand] == span;
+}
+
+/// Joins neighbours wherever every operand steps through both as through one.
+void merge(std::vector<Axis>* axes) {
+  for (std::size_t i = axes->size(); i-- > 1;) {
+    Axis& outer = (*axes)[i - 1];
+    const Axis& inner = (*axes)[i];
+    bool all = true;
+    for (std::size_t j = 0; j < inner.strides.size() && all; ++j) all = merges(outer, inner, j);
+    if (!all) continue;
+    outer.extent *= inner.extent;
+    outer.strides = inner.strides;
+    axes->erase(axes->begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+void take_rows_and_outer(std::vector<Axis> axes, std::size_t nops, NestLayout* nest) {
+  nest->row_strides.assign(nops, 0);
+  if (!axes.empty()) {
+    nest->rows = axes.back().extent;
+    nest->row_strides = axes.back().strides;
+    axes.pop_back();
+  }
+  for (Axis& axis : axes) {
+    nest->outer_extents.push_back(axis.extent);
+    nest->outer_strides.push_back(std::move(axis.strides));
+  }
+}
+
+/// The reduced axes as one column axis. They keep their logical order, so that every layout adds
+/// in the same order; an operand whose strides do not allow that is packed.
+void take_columns(const std::vector<Axis>& axes, const std::vector<NestOperand>& operands,
+                  NestLayout* nest) {
+  const std::size_t nops = operands.size();
+  nest->col_strides.assign(nops, 0);
+  nest->cols = 1;
+  for (const Axis& axis : axes) nest->cols *= axis.extent;
+  if (axes.empty() || nest->cols == 0) return;
+  std::int64_t row_bytes = 0;
+  for (std::size_t j = 0; j < nops; ++j) {
+    bool one = true;
+    for (std::size_t i = 0; i + 1 < axes.size() && one; ++i) one = merges(axes[i], axes[i + 1], j);
+    if (one) {
+      nest->col_strides[j] = axes.back().strides[j];
+      continue;
+    }
+    NestPack pack;
+    pack.operand = static_cast<int>(j);
+    pack.write = operands[j].write;
+    pack.row_stride = nest->row_strides[j];
+    for (const Axis& axis : axes) {
+      pack.col_extents.push_back(axis.extent);
+      pack.col_strides.push_back(axis.strides[j]);
+    }
+    nest->packs.push_back(std::move(pack));
+    const std::int64_t item = itemsize(operands[j].dtype);
+    nest->col_strides[j] = item;
+    nest->row_strides[j] = item * nest->cols;
+    row_bytes += nest->row_strides[j];
+  }
+  if (!nest->packs.empty())
+    nest->tile_rows = std::clamp<std::int64_t>(kTileBytes / row_bytes, 1, nest->rows);
+}
+
+std::string class_of(const NestLayout& nest, const std::vector<NestOperand>& operands) {
+  std::string letters;
+  for (std::size_t j = 0; j < operands.size(); ++j) {
+    const NestOperand& op = operands[j];
+    if (op.column_broadcast && !nest.elementwise)
+      letters += op.write ? 'G' : 'Z';
+    else if (nest.cols <= 1)
+      letters += op.column_broadcast && !op.write ? 'Z' : 'C';
+    else
+      letters += column_letter(nest.col_strides[j], op.dtype, op.write);
+  }
+  return letters;
+}
+
+}  // namespace
+
+char column_letter(std::int64_t col_stride, DType dtype, bool write) noexcept {
+  if (col_stride == itemsize(dtype)) return 'C';
+  return col_stride == 0 && !write ? 'Z' : 'G';
+}
+
+std::vector<int> sort_axes(const std::vector<int>& axes, const std::vector<NestOperand>& operands) {
+  // npyiter_find_best_axis_ordering: a stable insertion sort, innermost first.
+  std::vector<int> perm(axes.rbegin(), axes.rend());
+  for (std::size_t i = 1; i < perm.size(); ++i) {
+    const int moving = perm[i];
+    std::size_t place = i;
+    for (std::size_t j = i; j-- > 0;) {
+      bool ambiguous = true, swap = false;
+      for (const NestOperand& op : operands) {
+        if (!op.known) continue;
+        const std::int64_t s0 = op.strides[static_cast<std::size_t>(moving)];
+        const std::int64_t s1 = op.strides[static_cast<std::size_t>(perm[j])];
+        if (s0 == 0 || s1 == 0) continue;
+        if (magnitude(s1) <= magnitude(s0))
+          swap = false;  // in conflicts between operands C order wins
+        else if (ambiguous)
+          swap = true;
+        ambiguous = false;
+      }
+      if (ambiguous) continue;
+      if (!swap) break;
+      place = j;
+    }
+    perm.erase(perm.begin() + static_cast<std::ptrdiff_t>(i));
+    perm.insert(perm.begin() + static_cast<std::ptrdiff_t>(place), moving);
+  }
+  return {perm.rbegin(), perm.rend()};
+}
+
+std::int64_t dense_strides(DType dtype, const std::vector<std::int64_t>& shape,
+                           const std::vector<int>& order, std::int64_t* strides) {
+  std::int64_t step = itemsize(dtype);
+  bool empty = false;
+  for (std::size_t i = order.size(); i-- > 0;) {
+    const auto axis = static_cast<std::size_t>(order[i]);
+    strides[axis] = step;
+    empty = empty || shape[axis] == 0;
+    if (shape[axis] > 1 && __builtin_mul_overflow(step, shape[axis], &step)) throw std::bad_alloc();
+  }
+  return empty ? 0 : step;
+}
+
+NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t reduce_mask,
+                      const std::vector<NestOperand>& operands) {
+  NestLayout nest;
+  nest.elementwise = reduce_mask == 0;
+  std::int64_t total = 1;  // with stride 0 it may exceed what any memory holds
+  for (const std::int64_t extent : extents)
+    if (extent > 1 && __builtin_mul_overflow(total, extent, &total)) throw std::bad_alloc();
+  std::vector<int> kept, reduced;
+  for (int axis = 0; axis < static_cast<int>(extents.size()); ++axis)
+    (reduce_mask >> axis & 1 ? reduced : kept).push_back(axis);
+  for (const int axis : kept)
+    nest.launch = nest.launch && extents[static_cast<std::size_t>(axis)] != 0;
+
+  std::vector<Axis> axes = collect(sort_axes(kept, operands), extents, operands);
+  if (nest.launch) merge(&axes);
+  if (nest.elementwise) {
+    nest.col_strides.assign(operands.size(), 0);
+    for (std::size_t j = 0; j < operands.size(); ++j)
+      nest.col_strides[j] = itemsize(operands[j].dtype);
+    if (!axes.empty()) {
+      nest.cols = axes.back().extent;
+      nest.col_strides = axes.back().strides;
+      axes.pop_back();
+    }
+    take_rows_and_outer(std::move(axes), operands.size(), &nest);
+  } else {
+    take_rows_and_outer(std::move(axes), operands.size(), &nest);
+    if (nest.launch) take_columns(collect(reduced, extents, operands), operands, &nest);
+  }
+  nest.elements = nest.rows * nest.cols;
+  for (const std::int64_t extent : nest.outer_extents) nest.elements *= extent;
+  if (!nest.launch) nest.elements = 0;
+  nest.column_class = class_of(nest, operands);
+  return nest;
+}
+
+}  // namespace opkiln::core

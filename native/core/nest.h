@@ -1,0 +1,60 @@
+// nest.h: from extents and strides to a loop nest: axis order, merged axes, rows, columns, class.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtype.h"
+
+namespace opkiln::core {
+
+/// One operand over the logical axes of a kernel.
+struct NestOperand {
+  DType dtype = DType::kF32;
+  bool write = false;
+  bool known = true;  // strides are fixed (argument, capture, given output, earlier result)
+  bool column_broadcast = false;      // by construction the same along every column axis
+  std::vector<std::int64_t> strides;  // bytes per logical axis; 0 = broadcast; unset when unknown
+};
+
+/// Copies an operand that does not fit the kernel's loops into (or out of) dense rows.
+struct NestPack {
+  int operand = 0;
+  bool write = false;
+  std::vector<std::int64_t> col_extents;  // reduced axes, outermost first
+  std::vector<std::int64_t> col_strides;  // of the real operand
+  std::int64_t row_stride = 0;            // of the real operand
+};
+
+struct NestLayout {
+  bool launch = true;  // false: nothing to do
+  bool elementwise = true;
+  std::int64_t rows = 1;
+  std::int64_t cols = 1;
+  std::vector<std::int64_t> row_strides;  // per operand; of the packed copy where packed
+  std::vector<std::int64_t> col_strides;
+  std::vector<std::int64_t> outer_extents;               // outermost first
+  std::vector<std::vector<std::int64_t>> outer_strides;  // [axis][operand]
+  std::vector<NestPack> packs;
+  std::int64_t tile_rows = 0;  // rows per packed tile; 0 without packs
+  std::string column_class;    // the class to compile when no existing variant fits
+  std::int64_t elements = 0;
+};
+
+/// Axes from outermost to innermost as NumPy's nditer orders them (K order), known operands only.
+std::vector<int> sort_axes(const std::vector<int>& axes, const std::vector<NestOperand>& operands);
+
+/// Dense positive strides for a buffer whose axes are nested in `order` (outermost first). Returns
+/// its size in bytes; throws std::bad_alloc when that does not fit an int64.
+std::int64_t dense_strides(DType dtype, const std::vector<std::int64_t>& shape,
+                           const std::vector<int>& order, std::int64_t* strides);
+
+/// Every operand must be known by now.
+NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t reduce_mask,
+                      const std::vector<NestOperand>& operands);
+
+/// 'C', 'Z' or 'G'. Written operands are never 'Z'.
+char column_letter(std::int64_t col_stride, DType dtype, bool write) noexcept;
+
+}  // namespace opkiln::core

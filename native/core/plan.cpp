@@ -1,0 +1,238 @@
+// plan.cpp: checks while a plan is built, liveness of its buffers, and the lock-free lists of
+// variants.
+#include "plan.h"
+
+#include <algorithm>
+
+#include "errors.h"
+
+namespace opkiln::core {
+
+BufferKind buffer_kind_from_name(std::string_view name) {
+  if (name == "arg") return BufferKind::kArg;
+  if (name == "capture") return BufferKind::kCapture;
+  if (name == "out") return BufferKind::kOut;
+  if (name == "temp") return BufferKind::kTemp;
+  throw PlanError("unknown buffer kind '" + std::string(name) + "'");
+}
+
+Plan::~Plan() {
+  if (!variants_) return;
+  for (std::size_t k = 0; k < kernels_.size(); ++k)
+    for (Variant* v = variants_[k].load(std::memory_order_acquire); v != nullptr;) {
+      Variant* next = v->next;
+      delete v;
+      v = next;
+    }
+}
+
+void Plan::require_open() const {
+  if (finished_) throw PlanError("the plan is finished and cannot change");
+}
+
+void Plan::check_reg(int reg, const char* what) const {
+  if (reg < 0 || static_cast<std::size_t>(reg) >= program_.size())
+    throw PlanError(std::string(what) + ": no register " + std::to_string(reg));
+}
+
+void Plan::check_extents(const std::vector<int>& regs) const {
+  for (const int reg : regs) {
+    check_reg(reg, "extent");
+    if (program_.at(reg).type != HostType::kInt)
+      throw PlanError("extent: register is not an integer");
+    if (program_.at(reg).per_call)
+      throw PlanError("extent: depends on a weak scalar, which is not part of the key");
+  }
+}
+
+const BufferSpec& Plan::checked_buffer(int buffer) const {
+  if (buffer < 0 || static_cast<std::size_t>(buffer) >= buffers_.size())
+    throw PlanError("no buffer " + std::to_string(buffer));
+  return buffers_[static_cast<std::size_t>(buffer)];
+}
+
+int Plan::host(HostOp op, int a, int b, std::int64_t ival, double fval) {
+  require_open();
+  if (op == HostOp::kExtent) {
+    const BufferSpec& source = checked_buffer(a);
+    if (source.kind != BufferKind::kArg && source.kind != BufferKind::kCapture)
+      throw PlanError("extent: only of arguments and captures");
+    if (ival < 0 || ival >= source.rank) throw PlanError("extent: no axis " + std::to_string(ival));
+  }
+  return program_.add(op, a, b, ival, fval);
+}
+
+int Plan::buffer(BufferKind kind, DType dtype, std::vector<int> extents, int rank) {
+  require_open();
+  if (static_cast<int>(dtype) >= kDTypeCount) throw PlanError("buffer: no such dtype");
+  const bool input = kind == BufferKind::kArg || kind == BufferKind::kCapture;
+  if (input) {
+    if (!extents.empty())
+      throw PlanError("buffer: an input's extents come with the call; give its rank");
+    if (rank < 0) throw PlanError("buffer: an input needs a rank");
+  } else {
+    check_extents(extents);
+    if (rank >= 0 && static_cast<std::size_t>(rank) != extents.size())
+      throw PlanError("buffer: rank and extents differ");
+    rank = static_cast<int>(extents.size());
+  }
+  if (rank > kMaxRank) throw PlanError("buffer: rank above 16");
+  auto& siblings = by_kind_[static_cast<std::size_t>(kind)];
+  const int index = static_cast<int>(buffers_.size());
+  buffers_.push_back({kind, dtype, rank, std::move(extents), static_cast<int>(siblings.size())});
+  siblings.push_back(index);
+  return index;
+}
+
+int Plan::scalar(int reg, DType dtype, ScalarMode mode) {
+  require_open();
+  check_reg(reg, "scalar");
+  const HostInstr& source = program_.at(reg);
+  if (!is_integer(dtype) && !is_float(dtype))
+    throw PlanError("scalar: dtype without a scalar form");
+  if (source.type == HostType::kFloat && !is_float(dtype))
+    throw PlanError("scalar: float register to integer dtype");
+  scalars_.push_back({reg, dtype, mode, source.per_call});
+  return static_cast<int>(scalars_.size()) - 1;
+}
+
+int Plan::kernel(KernelSpec spec) {
+  require_open();
+  check_extents(spec.extents);
+  const std::size_t rank = spec.extents.size();
+  if (rank > 32) throw PlanError("kernel: more than 32 axes");
+  if (rank < 32 && (spec.reduce_mask >> rank) != 0)
+    throw PlanError("kernel: reduce_mask names an axis that is not there");
+  if (spec.operands.empty()) throw PlanError("kernel: no operands");
+  for (const OperandSpec& op : spec.operands) {
+    const BufferSpec& buffer = checked_buffer(op.buffer);
+    if (op.axis_map.size() != rank)
+      throw PlanError("kernel: axis_map must have one entry per axis");
+    std::uint32_t seen = 0;
+    for (const int axis : op.axis_map) {
+      if (axis < -1 || axis >= buffer.rank)
+        throw PlanError("kernel: axis_map names an axis that is not there");
+      if (axis < 0) continue;
+      if (op.write && (seen >> axis & 1)) throw PlanError("kernel: a written axis is mapped twice");
+      seen |= std::uint32_t{1} << axis;
+    }
+    if (op.write && (buffer.kind == BufferKind::kArg || buffer.kind == BufferKind::kCapture))
+      throw PlanError("kernel: writes to an input");
+  }
+  for (const int slot : spec.scalars)
+    if (slot < 0 || static_cast<std::size_t>(slot) >= scalars_.size())
+      throw PlanError("kernel: no such scalar");
+  may_raise_ = may_raise_ || spec.may_raise;
+  kernels_.push_back(std::move(spec));
+  return static_cast<int>(kernels_.size()) - 1;
+}
+
+void Plan::output_buffer(int buffer) {
+  require_open();
+  const BufferSpec& spec = checked_buffer(buffer);
+  if (spec.kind != BufferKind::kOut) throw PlanError("output: not an out buffer");
+  for (const OutputRef& o : outputs_)
+    if (!o.host && o.index == spec.ordinal) throw PlanError("output: buffer listed twice");
+  outputs_.push_back({false, spec.ordinal});
+}
+
+void Plan::output_host(int reg) {
+  require_open();
+  check_reg(reg, "output");
+  outputs_.push_back({true, reg});
+}
+
+void Plan::pin(int arg_buffer, int axis, std::int64_t value) {
+  require_open();
+  const BufferSpec& spec = checked_buffer(arg_buffer);
+  if (spec.kind != BufferKind::kArg) throw PlanError("pin: not an argument");
+  if (axis < 0 || axis >= spec.rank) throw PlanError("pin: no such axis");
+  pins_.push_back({spec.ordinal, axis, value});
+}
+
+void Plan::finish() {
+  require_open();
+  for (std::size_t k = 0; k < kernels_.size(); ++k) {
+    const int here = static_cast<int>(k);
+    // In operand order: a kernel may read back scratch that one of its earlier operands writes.
+    for (const OperandSpec& op : kernels_[k].operands) {
+      BufferSpec& buffer = buffers_[static_cast<std::size_t>(op.buffer)];
+      const bool made = buffer.kind == BufferKind::kOut || buffer.kind == BufferKind::kTemp;
+      if (op.write && buffer.writer < 0) buffer.writer = here;
+      if (made && buffer.writer < 0)
+        throw PlanError("kernel " + std::to_string(here) + " reads buffer " +
+                        std::to_string(op.buffer) + " before anything wrote it");
+      if (buffer.first_use < 0) buffer.first_use = here;
+      buffer.last_use = here;
+    }
+  }
+  for (const BufferKind kind : {BufferKind::kOut, BufferKind::kTemp})
+    for (const int b : of_kind(kind))
+      if (buffers_[static_cast<std::size_t>(b)].writer < 0)
+        throw PlanError("buffer " + std::to_string(b) + " is never written");
+  variants_.reset(new std::atomic<Variant*>[kernels_.size() + 1]);
+  for (std::size_t k = 0; k <= kernels_.size(); ++k)
+    variants_[k].store(nullptr, std::memory_order_relaxed);
+  finished_ = true;
+}
+
+void Plan::add_variant(int kernel, std::string_view column_class, void* address,
+                       std::shared_ptr<void> keepalive) {
+  if (!finished_) throw PlanError("add_variant: finish the plan first");
+  if (kernel < 0 || static_cast<std::size_t>(kernel) >= kernels_.size())
+    throw PlanError("add_variant: no such kernel");
+  const auto k = static_cast<std::size_t>(kernel);
+  if (column_class.size() != kernels_[k].operands.size() ||
+      column_class.find_first_not_of("CZG") != std::string_view::npos)
+    throw PlanError("add_variant: class '" + std::string(column_class) +
+                    "' does not fit the operands");
+  if (address == nullptr) throw PlanError("add_variant: null address");
+  auto* fresh = new Variant{std::string(column_class), reinterpret_cast<KernelFn>(address),
+                            std::move(keepalive), nullptr};
+  fresh->next = variants_[k].load(std::memory_order_relaxed);
+  while (!variants_[k].compare_exchange_weak(fresh->next, fresh, std::memory_order_release,
+                                             std::memory_order_relaxed)) {
+  }
+}
+
+const Variant* Plan::find_variant(int kernel, std::string_view column_class) const noexcept {
+  const Variant* v = variants_[static_cast<std::size_t>(kernel)].load(std::memory_order_acquire);
+  while (v != nullptr && v->column_class != column_class) v = v->next;
+  return v;
+}
+
+const Variant* Plan::any_variant(int kernel) const noexcept {
+  return variants_[static_cast<std::size_t>(kernel)].load(std::memory_order_acquire);
+}
+
+bool Plan::pins_hold(const ArrayView* args) const noexcept {
+  return std::all_of(pins_.begin(), pins_.end(), [args](const Pin& p) {
+    return args[p.arg].ndim > p.axis && args[p.arg].shape[p.axis] == p.value;
+  });
+}
+
+bool Plan::inplace_ok(int out_buffer, int in_buffer) const noexcept {
+  if (kernels_.size() != 1 || kernels_[0].reduce_mask != 0) return false;
+  const KernelSpec& kernel = kernels_[0];
+  bool written = false, read = false;
+  for (const OperandSpec& op : kernel.operands) {
+    if (op.buffer != out_buffer && op.buffer != in_buffer) continue;
+    (op.write ? written : read) = true;
+    const BufferSpec& buffer = buffers_[static_cast<std::size_t>(op.buffer)];
+    if (static_cast<std::size_t>(buffer.rank) != kernel.extents.size()) return false;
+    for (std::size_t i = 0; i < op.axis_map.size(); ++i)
+      if (op.axis_map[i] != static_cast<int>(i)) return false;
+  }
+  return written && read &&
+         buffers_[static_cast<std::size_t>(out_buffer)].dtype ==
+             buffers_[static_cast<std::size_t>(in_buffer)].dtype;
+}
+
+std::size_t Plan::slot(int buffer) const noexcept {
+  const BufferSpec& spec = buffers_[static_cast<std::size_t>(buffer)];
+  std::size_t at = static_cast<std::size_t>(spec.ordinal);
+  for (int kind = 0; kind < static_cast<int>(spec.kind); ++kind) at += by_kind_[kind].size();
+  return at;
+}
+
+}  // namespace opkiln::core

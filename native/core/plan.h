@@ -1,0 +1,142 @@
+// plan.h: what a traced function became: host program, buffers, kernels, outputs, compiled
+// variants.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "abi.h"
+#include "dtype.h"
+#include "host_program.h"
+#include "layout.h"
+#include "ref.h"
+
+namespace opkiln::core {
+
+enum class BufferKind : std::uint8_t { kArg, kCapture, kOut, kTemp };
+BufferKind buffer_kind_from_name(std::string_view name);  // "arg" | "capture" | "out" | "temp"
+
+struct BufferSpec {
+  BufferKind kind;
+  DType dtype;
+  int rank;
+  std::vector<int> extents;           // registers, for out and temp
+  int ordinal;                        // position among the buffers of its kind
+  int first_use = -1, last_use = -1;  // kernels
+  int writer = -1;                    // first kernel that writes it
+};
+
+struct ScalarSpec {
+  int reg;
+  DType dtype;
+  ScalarMode mode;
+  bool per_call;
+};
+
+struct OperandSpec {
+  int buffer = 0;
+  std::vector<int> axis_map;  // per iteration axis: the buffer's axis, or -1
+  bool write = false;
+};
+
+struct KernelSpec {
+  std::vector<int> extents;  // registers, one per logical axis
+  std::uint32_t reduce_mask = 0;
+  std::vector<OperandSpec> operands;
+  std::vector<int> scalars;  // slots
+  double ns_per_element = 1.0;
+  bool may_raise = false;
+};
+
+struct OutputRef {
+  bool host;
+  int index;  // register, or ordinal among the out buffers
+};
+
+struct Pin {
+  int arg;  // ordinal among the args
+  int axis;
+  std::int64_t value;
+};
+
+/// A variant compiled for one class string. Never removed while the plan lives.
+struct Variant {
+  std::string column_class;
+  KernelFn fn;
+  std::shared_ptr<void> keepalive;  // its deleter runs on any thread and must not need Python
+  Variant* next;
+};
+
+/// Built by calls, then immutable after finish() except for its growing lists of variants.
+class Plan : public RefCounted {
+ public:
+  Plan() = default;
+  ~Plan() override;
+
+  // --- building; each call throws PlanError on a wrong index or type
+  int host(HostOp op, int a = -1, int b = -1, std::int64_t ival = 0, double fval = 0.0);
+  int buffer(BufferKind kind, DType dtype, std::vector<int> extents, int rank = -1);
+  int scalar(int reg, DType dtype, ScalarMode mode);
+  int kernel(KernelSpec spec);
+  void output_buffer(int buffer);
+  void output_host(int reg);
+  void pin(int arg_buffer, int axis, std::int64_t value);
+  void finish();
+
+  // --- variants: lock-free, any thread, also after finish()
+  void add_variant(int kernel, std::string_view column_class, void* address,
+                   std::shared_ptr<void> keepalive = nullptr);
+  const Variant* find_variant(int kernel, std::string_view column_class) const noexcept;
+  const Variant* any_variant(int kernel) const noexcept;
+  /// No compiler: executors of this plan carry layouts only; the face interprets each call.
+  void set_fallback() noexcept { fallback_.store(true, std::memory_order_release); }
+  bool fallback() const noexcept { return fallback_.load(std::memory_order_acquire); }
+
+  // --- reading
+  bool finished() const noexcept { return finished_; }
+  bool pins_hold(const ArrayView* args) const noexcept;
+  /// One elementwise kernel that reads element i of `in` only to write element i of `out`.
+  bool inplace_ok(int out_buffer, int in_buffer) const noexcept;
+  bool may_raise() const noexcept { return may_raise_; }
+  const HostProgram& program() const noexcept { return program_; }
+  const std::vector<BufferSpec>& buffers() const noexcept { return buffers_; }
+  const std::vector<KernelSpec>& kernels() const noexcept { return kernels_; }
+  const std::vector<ScalarSpec>& scalars() const noexcept { return scalars_; }
+  const std::vector<OutputRef>& outputs() const noexcept { return outputs_; }
+  const std::vector<Pin>& pins() const noexcept { return pins_; }
+  /// Buffer indices by ordinal.
+  const std::vector<int>& args() const noexcept { return of_kind(BufferKind::kArg); }
+  const std::vector<int>& captures() const noexcept { return of_kind(BufferKind::kCapture); }
+  const std::vector<int>& outs() const noexcept { return of_kind(BufferKind::kOut); }
+  const std::vector<int>& temps() const noexcept { return of_kind(BufferKind::kTemp); }
+  const std::vector<int>& of_kind(BufferKind kind) const noexcept {
+    return by_kind_[static_cast<std::size_t>(kind)];
+  }
+  /// Place of a buffer among an executor's pointers: args, captures, outs, temps.
+  std::size_t slot(int buffer) const noexcept;
+  bool has_per_call() const noexcept { return program_.has_per_call(); }
+
+ private:
+  void require_open() const;
+  void check_reg(int reg, const char* what) const;
+  void check_extents(const std::vector<int>& regs) const;
+  const BufferSpec& checked_buffer(int buffer) const;
+
+  HostProgram program_;
+  std::vector<BufferSpec> buffers_;
+  std::vector<int> by_kind_[4];
+  std::vector<ScalarSpec> scalars_;
+  std::vector<KernelSpec> kernels_;
+  std::vector<OutputRef> outputs_;
+  std::vector<Pin> pins_;
+  std::unique_ptr<std::atomic<Variant*>[]> variants_;  // one list per kernel, made by finish()
+  std::atomic<bool> fallback_{false};
+  bool finished_ = false;
+  bool may_raise_ = false;
+};
+
+}  // namespace opkiln::core

@@ -1,0 +1,231 @@
+// pool.cpp: the acquire steps beyond "newest idle", and what happens to an executor that comes
+// back.
+#include "pool.h"
+
+#include <algorithm>
+
+#include "errors.h"
+#include "table.h"
+
+namespace opkiln::core {
+namespace {
+
+std::atomic<void* (*)()> blocking_begin{nullptr};
+std::atomic<void (*)(void*)> blocking_end{nullptr};
+
+/// The face's interpreter lock is given up while this object lives.
+class BlockingSection {
+ public:
+  BlockingSection() {
+    void* (*begin)() = blocking_begin.load(std::memory_order_acquire);
+    if (begin != nullptr) state_ = begin();
+  }
+  ~BlockingSection() {
+    void (*end)(void*) = blocking_end.load(std::memory_order_acquire);
+    if (end != nullptr) end(state_);
+  }
+  BlockingSection(const BlockingSection&) = delete;
+  BlockingSection& operator=(const BlockingSection&) = delete;
+
+ private:
+  void* state_ = nullptr;
+};
+
+}  // namespace
+
+void set_blocking_hooks(BlockingHooks hooks) noexcept {
+  blocking_begin.store(hooks.begin, std::memory_order_release);
+  blocking_end.store(hooks.end, std::memory_order_release);
+}
+
+Pool::Pool(const KeyView& key, Ref<FunctionState> function, ThreadTable* table)
+    : hash_(key.hash),
+      size_(key.size),
+      words_(new std::uint64_t[key.size]),
+      function_(std::move(function)),
+      table_(table) {
+  std::copy(key.words, key.words + key.size, words_.get());
+}
+
+Pool::~Pool() {
+  while (!idle_.empty()) drop_idle();
+  while (!in_flight_.empty()) forget(pop_in_flight(0));
+}
+
+std::unique_ptr<Executor> Pool::pop_in_flight(std::size_t at) noexcept {
+  std::unique_ptr<Executor> executor = std::move(in_flight_[at].executor);
+  in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(at));
+  function_->stats.in_flight.fetch_sub(1, std::memory_order_relaxed);
+  return executor;
+}
+
+/// Oldest first; past an unfinished one only on other streams, since a stream finishes in order.
+std::unique_ptr<Executor> Pool::take_finished() {
+  std::vector<const Stream*> blocked;
+  for (std::size_t i = 0; i < in_flight_.size();) {
+    const Executor& executor = *in_flight_[i].executor;
+    const Stream* stream = &executor.stream();
+    if (std::find(blocked.begin(), blocked.end(), stream) != blocked.end()) {
+      ++i;
+      continue;
+    }
+    if (!executor.event().query()) {
+      blocked.push_back(stream);
+      ++i;
+      continue;
+    }
+    const bool doomed = in_flight_[i].doomed;
+    std::unique_ptr<Executor> finished = pop_in_flight(i);
+    if (!doomed) return finished;
+    forget(std::move(finished));
+  }
+  return nullptr;
+}
+
+bool Pool::may_grow(const PoolLimits& limits) const noexcept {
+  if (live() >= limits.hard_cap) return false;
+  // All are leased by this very thread: waiting for them would never end.
+  if (in_flight_.empty()) return true;
+  return limits.queue_limited == QueuePolicy::kGrow &&
+         in_flight_.front().executor->stream().queue_limited();
+}
+
+void Pool::fail() const {
+  std::vector<double> ages;
+  for (const InFlight& entry : in_flight_) ages.push_back(entry.executor->event().age_s());
+  throw PoolTimeout(function_id(), idle_.size(), leased_, in_flight_.size(), std::move(ages));
+}
+
+void Pool::wait_oldest(const PoolLimits& limits) {
+  if (in_flight_.empty()) fail();
+  function_->stats.waits.fetch_add(1, std::memory_order_relaxed);
+  try {
+    const BlockingSection section;
+    in_flight_.front().executor->event().wait(limits.timeout);
+  } catch (const EventTimeout&) {
+    fail();
+  }
+}
+
+std::unique_ptr<Executor> Pool::take_slow(const PoolLimits& limits, bool* build) {
+  for (;;) {
+    if (std::unique_ptr<Executor> executor = take_finished()) {
+      ++leased_;
+      return executor;
+    }
+    const bool grow = live() >= limits.limit && may_grow(limits);
+    if (live() < limits.limit || grow) {
+      if (grow) function_->stats.grew_past_limit.fetch_add(1, std::memory_order_relaxed);
+      ++leased_;  // before room is made, so that this pool stays
+      if (table_ != nullptr) table_->make_room();
+      *build = true;
+      return nullptr;
+    }
+    wait_oldest(limits);
+  }
+}
+
+void Pool::adopt(Executor& executor) {
+  idle_.reserve(live());  // so that giving back never allocates
+  in_flight_.reserve(live());
+  executor.pool_ = this;
+  FunctionStats& stats = function_->stats;
+  stats.executors.fetch_add(1, std::memory_order_relaxed);
+  stats.built.fetch_add(1, std::memory_order_relaxed);
+  stats.bytes.fetch_add(static_cast<std::int64_t>(executor.bytes()), std::memory_order_relaxed);
+  if (table_ != nullptr) {
+    ++table_->executors_;
+    table_->bytes_ += executor.bytes();
+  }
+}
+
+void Pool::forget(std::unique_ptr<Executor> executor) noexcept {
+  executor->drop_workspace();
+  FunctionStats& stats = function_->stats;
+  stats.executors.fetch_sub(1, std::memory_order_relaxed);
+  stats.bytes.fetch_sub(static_cast<std::int64_t>(executor->bytes()), std::memory_order_relaxed);
+  if (table_ != nullptr) {
+    --table_->executors_;
+    table_->bytes_ -= executor->bytes();
+  }
+}
+
+void Pool::on_workspace(std::int64_t delta) noexcept {
+  function_->stats.workspace_bytes.fetch_add(delta, std::memory_order_relaxed);
+  if (table_ != nullptr) table_->on_workspace(delta);
+}
+
+bool Pool::drop_idle() noexcept {
+  if (idle_.empty()) return false;
+  std::unique_ptr<Executor> oldest = std::move(idle_.front());
+  idle_.erase(idle_.begin());
+  forget(std::move(oldest));
+  return true;
+}
+
+void Pool::give_back(std::unique_ptr<Executor> executor, bool launched, bool discard) noexcept {
+  --leased_;
+  executor->phase_ = Executor::Phase::kHost;
+  discard = discard || dead_;
+  if (launched && executor->event().state() == Event::kPending) {
+    in_flight_.push_back({std::move(executor), next_stamp_++, discard});
+    function_->stats.in_flight.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  if (discard)
+    forget(std::move(executor));
+  else
+    idle_.push_back(std::move(executor));
+}
+
+bool Pool::drain(std::chrono::nanoseconds patience) noexcept {
+  bool all = true;
+  while (!in_flight_.empty()) {
+    std::unique_ptr<Executor> executor = pop_in_flight(0);
+    bool done = false;
+    try {
+      executor->event().wait(patience);
+      done = true;
+    } catch (const Error&) {
+    }
+    if (done) {
+      forget(std::move(executor));
+    } else {
+      // The device may still write to it: leaking is the only safe end.
+      all = false;
+      executor->pool_ = nullptr;
+      static_cast<void>(executor.release());
+    }
+  }
+  return all;
+}
+
+void Lease::cancel() noexcept { pool_->give_back(std::move(executor_), false, false); }
+
+void Lease::discard() noexcept {
+  executor_->phase_ = Executor::Phase::kDevice;
+  abandon();
+}
+
+void Lease::abandon() noexcept {
+  const Executor::Phase phase = executor_->phase();
+  executor_->clear_pointers();
+  bool launched = phase != Executor::Phase::kHost && executor_->launches();
+  bool discard = phase == Executor::Phase::kDevice;
+  if (launched) {
+    try {
+      // Recording failed or was not reached: whatever was launched must still be waited for.
+      executor_->event().record(executor_->stream());
+    } catch (...) {
+      discard = true;
+      launched = false;
+      try {
+        executor_->stream().synchronize();
+      } catch (...) {  // nothing more can be done for it
+      }
+    }
+  }
+  pool_->give_back(std::move(executor_), launched, discard);
+}
+
+}  // namespace opkiln::core

@@ -1,0 +1,162 @@
+// pool.h: the executors of one key on one thread (IDLE, LEASED, INFLIGHT) and the exclusive lease.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "executor.h"
+#include "function.h"
+#include "key.h"
+
+namespace opkiln::core {
+
+class Lease;
+class ThreadTable;
+
+enum class QueuePolicy : std::uint8_t { kWait, kGrow };
+
+struct PoolLimits {
+  std::size_t limit = 10;
+  std::size_t hard_cap = 64;
+  QueuePolicy queue_limited = QueuePolicy::kWait;
+  std::chrono::nanoseconds timeout = std::chrono::seconds(60);
+};
+
+/// Called around a blocking wait: the face gives up the interpreter lock in between.
+struct BlockingHooks {
+  void* (*begin)() = nullptr;
+  void (*end)(void*) = nullptr;
+};
+void set_blocking_hooks(BlockingHooks hooks) noexcept;
+
+/// Belongs to one thread; no lock anywhere. An executor is in exactly one state.
+class Pool {
+ public:
+  Pool(const KeyView& key, Ref<FunctionState> function, ThreadTable* table);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  /// Newest idle; else oldest in flight that is done; else a new one; else waits for the oldest.
+  /// `build()` returns std::unique_ptr<Executor>, may throw, may call compiled functions itself.
+  template <class Build>
+  Lease acquire(const PoolLimits& limits, Build&& build);
+
+  std::size_t idle() const noexcept { return idle_.size(); }
+  std::size_t leased() const noexcept { return leased_; }  // being built counts
+  std::size_t in_flight() const noexcept { return in_flight_.size(); }
+  std::size_t live() const noexcept { return idle_.size() + leased_ + in_flight_.size(); }
+  bool matches(const KeyView& key) const noexcept { return key.equals(words_.get(), size_); }
+  std::uint64_t hash() const noexcept { return hash_; }
+  std::uint64_t function_id() const noexcept { return words_[0]; }
+  std::size_t key_bytes() const noexcept { return sizeof(Pool) + size_ * sizeof(std::uint64_t); }
+
+ private:
+  friend class Executor;
+  friend class Lease;
+  friend class ThreadTable;
+
+  struct InFlight {
+    std::unique_ptr<Executor> executor;
+    std::uint64_t stamp;
+    bool doomed;  // failed in device code: freed, never reused, when done
+  };
+
+  std::unique_ptr<Executor> take_slow(const PoolLimits& limits, bool* build);
+  std::unique_ptr<Executor> take_finished();
+  bool may_grow(const PoolLimits& limits) const noexcept;
+  void wait_oldest(const PoolLimits& limits);
+  [[noreturn]] void fail() const;
+  std::unique_ptr<Executor> pop_in_flight(std::size_t at) noexcept;
+  void adopt(Executor& executor);  // a new one, leased
+  void forget(std::unique_ptr<Executor> executor) noexcept;
+  void give_back(std::unique_ptr<Executor> executor, bool launched, bool discard) noexcept;
+  void on_workspace(std::int64_t delta) noexcept;
+  void count_packs(std::uint64_t count) noexcept {
+    function_->stats.packs.fetch_add(count, std::memory_order_relaxed);
+  }
+  bool drop_idle() noexcept;
+  bool drain(std::chrono::nanoseconds patience) noexcept;
+
+  bool referenced_ = true;  // CLOCK bit
+  bool dead_ = false;       // its function is gone: nothing is kept
+  std::size_t leased_ = 0;
+  std::vector<std::unique_ptr<Executor>> idle_;  // newest last
+  std::vector<InFlight> in_flight_;              // by stamp
+  std::uint64_t next_stamp_ = 0;
+  std::uint64_t hash_;
+  std::size_t size_;
+  std::unique_ptr<std::uint64_t[]> words_;
+  Ref<FunctionState> function_;
+  ThreadTable* table_;
+};
+
+/// Exclusive use of one executor, move-only. Without release() the destructor treats the call as
+/// failed: the executor is discarded when the failure happened in device code, else kept.
+class Lease {
+ public:
+  Lease() = default;
+  Lease(Lease&& other) noexcept : pool_(other.pool_), executor_(std::move(other.executor_)) {}
+  Lease& operator=(Lease&&) = delete;
+  ~Lease() {
+    if (executor_) abandon();
+  }
+  explicit operator bool() const noexcept { return static_cast<bool>(executor_); }
+  Executor& operator*() const noexcept { return *executor_; }
+  Executor* operator->() const noexcept { return executor_.get(); }
+
+  /// Records the event if kernels ran and gives the executor back.
+  void release() {
+    Executor& executor = *executor_;
+    const bool launched = executor.phase_ == Executor::Phase::kLaunched && executor.launches();
+    if (launched) executor.event().record(executor.stream());
+    executor.phase_ = Executor::Phase::kHost;
+    if (__builtin_expect(!launched || executor.stream().completes_inline(), 1) && !pool_->dead_) {
+      --pool_->leased_;
+      pool_->idle_.push_back(std::move(executor_));  // capacity reserved: cannot throw
+      return;
+    }
+    pool_->give_back(std::move(executor_), launched, false);
+  }
+  /// Gives the executor back without recording: nothing was launched.
+  void cancel() noexcept;
+  /// Throws the executor away.
+  void discard() noexcept;
+
+ private:
+  friend class Pool;
+  Lease(Pool* pool, std::unique_ptr<Executor> executor) noexcept
+      : pool_(pool), executor_(std::move(executor)) {}
+  void abandon() noexcept;
+
+  Pool* pool_ = nullptr;
+  std::unique_ptr<Executor> executor_;
+};
+
+template <class Build>
+Lease Pool::acquire(const PoolLimits& limits, Build&& build) {
+  if (__builtin_expect(!idle_.empty(), 1)) {
+    ++leased_;
+    Lease lease(this, std::move(idle_.back()));
+    idle_.pop_back();
+    return lease;
+  }
+  bool must_build = false;
+  std::unique_ptr<Executor> executor = take_slow(limits, &must_build);
+  if (!must_build) return Lease(this, std::move(executor));
+  // take_slow() counted the newcomer as leased already, so nested calls see it.
+  struct Undo {
+    Pool* pool;
+    ~Undo() {
+      if (pool) --pool->leased_;
+    }
+  } undo{this};
+  executor = build();
+  undo.pool = nullptr;
+  adopt(*executor);
+  return Lease(this, std::move(executor));
+}
+
+}  // namespace opkiln::core

@@ -1,0 +1,132 @@
+#include "face/arrays.h"
+
+#include "core/alias.h"
+#include "face/dlpack.h"
+#include "face/errors.h"
+
+namespace opkiln::face {
+
+namespace {
+
+PyObject* shape_tuple(int ndim, const npy_intp* shape) {
+  Ref tuple(PyTuple_New(ndim));
+  for (int i = 0; tuple && i < ndim; i++) {
+    PyObject* extent = PyLong_FromSsize_t(shape[i]);
+    if (!extent) return nullptr;
+    PyTuple_SET_ITEM(tuple.get(), i, extent);
+  }
+  return tuple.release();
+}
+
+// The array behind one entry of out=; null with an error set.
+PyArrayObject* out_array(CallArgs& call, PyObject* o) {
+  PyObject* array = o;
+  if (!PyArray_CheckExact(o)) {
+    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(o));
+    const bool foreign = !PyArray_Check(o) && PyObject_HasAttrString(type, "__dlpack__");
+    if (!foreign) {
+      raise(Err::argument, "pass an ndarray to write to",
+            "out: return arrays must be of ArrayType, got %s", Py_TYPE(o)->tp_name);
+      return nullptr;
+    }
+    array = array_from_dlpack(o, true);
+    if (!array) return nullptr;
+    call.keep(array);
+  }
+  PyArrayObject* a = as_array(array);
+  if (!PyArray_ISWRITEABLE(a)) {
+    raise(Err::readonly, "pass a writable array", "out: output array is read-only");
+    return nullptr;
+  }
+  if (!(PyArray_FLAGS(a) & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS))) {
+    core::ArrayView view = view_of(a);
+    if (code_of(PyArray_DESCR(a)) == kNoCode) return a;  // refused or copied later
+    if (view.ndim > kMaxRank || core::has_internal_overlap(view)) {
+      raise(Err::shape, "pass an array whose elements are distinct, for example np.empty(shape)",
+            "out: some elements of the array share memory");
+      return nullptr;
+    }
+  }
+  return a;
+}
+
+}  // namespace
+
+bool read_outs(CallArgs& call, PyObject* out, OutArgs& outs) {
+  outs.in_tuple = PyTuple_CheckExact(out);
+  const Py_ssize_t n = outs.in_tuple ? PyTuple_GET_SIZE(out) : 1;
+  for (Py_ssize_t i = 0; i < n; i++) {
+    PyObject* o = outs.in_tuple ? PyTuple_GET_ITEM(out, i) : out;
+    PyArrayObject* a = nullptr;
+    if (o == Py_None) {
+      o = nullptr;
+    } else if (!(a = out_array(call, o))) {
+      return false;
+    }
+    outs.given.push(o);
+    outs.arrays.push(a);
+    if (a && !usable_as_is(a)) outs.direct = false;
+  }
+  if (!outs.direct) return true;
+  for (PyArrayObject* a : outs.arrays) {
+    if (!a) {
+      call.key.push(tagged('n', 0));
+      continue;
+    }
+    const int rank = PyArray_NDIM(a);
+    call.key.reserve(1 + 2 * static_cast<size_t>(rank));
+    call.key.push_reserved(array_word('o', code_of(PyArray_DESCR(a)), rank));
+    for (int i = 0; i < rank; i++) call.key.push_reserved(static_cast<uint64_t>(PyArray_DIM(a, i)));
+    for (int i = 0; i < rank; i++) {
+      call.key.push_reserved(static_cast<uint64_t>(PyArray_STRIDE(a, i)));
+    }
+  }
+  return true;
+}
+
+bool check_out_count(const OutArgs& outs, size_t n_outs) {
+  if (outs.arrays.size() == n_outs && (outs.in_tuple || n_outs == 1)) return true;
+  if (!outs.in_tuple) {
+    raise(Err::argument, "pass a tuple with one entry per array result (None for a fresh one)",
+          n_outs ? "out: 'out' must be a tuple of %zu arrays"
+                 : "out: the function has %zu array results",
+          n_outs);
+  } else {
+    raise(Err::shape, "use None for results that need no array",
+          "out: the 'out' tuple must have exactly one entry per array result: expected %zu, got %zu",
+          n_outs, outs.arrays.size());
+  }
+  return false;
+}
+
+bool check_out(const OutArgs& outs, size_t k, int ndim, const npy_intp* shape, int type_num) {
+  PyArrayObject* a = outs.arrays[k];
+  if (PyArray_NDIM(a) != ndim || !PyArray_CompareLists(PyArray_DIMS(a), shape, ndim)) {
+    Ref got(shape_tuple(PyArray_NDIM(a), PyArray_DIMS(a)));
+    Ref expected(shape_tuple(ndim, shape));
+    if (got && expected) {
+      raise(Err::shape, "pass an array of the result's shape",
+            "out: non-broadcastable output operand with shape %S, expected the result's shape %S",
+            got.get(), expected.get());
+    }
+    return false;
+  }
+  Ref from(reinterpret_cast<PyObject*>(PyArray_DescrFromType(type_num)));
+  auto* descr = reinterpret_cast<PyArray_Descr*>(from.get());
+  if (!PyArray_CanCastTypeTo(descr, PyArray_DESCR(a), NPY_SAME_KIND_CASTING)) {
+    raise(Err::dtype, "pass an array of the result's dtype",
+          "out: cannot cast the result from %R to %R with casting rule 'same_kind'", from.get(),
+          PyArray_DESCR(a));
+    return false;
+  }
+  return true;
+}
+
+PyArrayObject* usable_copy(PyArrayObject* a) {
+  const int type_num = kTypeOfCode[code_of(PyArray_DESCR(a))];
+  PyObject* copy = PyArray_NewLikeArray(a, NPY_KEEPORDER, PyArray_DescrFromType(type_num), 0);
+  if (copy && PyArray_CopyInto(as_array(copy), a) < 0) Py_CLEAR(copy);
+  return as_array(copy);
+}
+
+}  // namespace opkiln::face

@@ -1,0 +1,43 @@
+// In: ndarrays given as arguments, captures or out=; out: the core's views of them, and the rules
+// NumPy has for out= (writable, exact shape, same-kind cast).
+#pragma once
+
+#include "core/layout.h"
+#include "face/bind.h"
+
+namespace opkiln::face {
+
+static_assert(sizeof(npy_intp) == sizeof(int64_t), "extents are 64 bits");
+
+inline core::ArrayView view_of(PyArrayObject* a) {
+  core::ArrayView view;
+  view.data = PyArray_BYTES(a);
+  view.dtype = static_cast<core::DType>(code_of(PyArray_DESCR(a)));
+  view.ndim = PyArray_NDIM(a);
+  view.shape = PyArray_DIMS(a);
+  view.strides = PyArray_STRIDES(a);
+  return view;
+}
+
+// The `out` argument of one call, an entry per array result.
+struct OutArgs {
+  Small<PyObject*, 8> given;        // what the caller passed and gets back; null = none (borrowed)
+  Small<PyArrayObject*, 8> arrays;  // the array to write; null = none
+  bool in_tuple = false;
+  bool direct = true;  // every array can be written by the kernels themselves
+};
+
+// Reads `out` and appends its layouts to the key when all can be written directly. Checks what does
+// not need the results: kind, writable, no element twice. False with an error set.
+bool read_outs(CallArgs& call, PyObject* out, OutArgs& outs);
+
+// The number of entries fits `n_outs` array results? False with an error set.
+bool check_out_count(const OutArgs& outs, size_t n_outs);
+
+// Shape and cast of a result into outs.arrays[k]: false with NumPy's kind of error set.
+bool check_out(const OutArgs& outs, size_t k, int ndim, const npy_intp* shape, int type_num);
+
+// A native aligned copy in memory order K, or null with an error.
+PyArrayObject* usable_copy(PyArrayObject* a);
+
+}  // namespace opkiln::face

@@ -1,0 +1,314 @@
+// The hit path of a call, from the vectorcall arguments to the returned object.
+#include "face/call.h"
+
+#include "core/errors.h"
+#include "core/table.h"
+#include "face/errors.h"
+
+namespace opkiln::face {
+
+HookNames g_hooks;
+
+namespace {
+
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyEval_SaveThread()) {}
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  ~WithoutGil() { PyEval_RestoreThread(state_); }
+
+ private:
+  PyThreadState* state_;
+};
+
+// Owned objects, some still null.
+class Objects {
+ public:
+  ~Objects() {
+    for (PyObject* o : list_) Py_XDECREF(o);
+  }
+  void push(PyObject* owned) { list_.push(owned); }
+  PyObject*& operator[](size_t i) { return list_[i]; }
+  size_t size() const { return list_.size(); }
+  PyObject* const* data() const { return list_.data(); }
+
+ private:
+  Small<PyObject*, 8> list_;
+};
+
+struct Computation {
+  Compiled* self;
+  CallArgs& call;
+  OutArgs* outs;          // null: all results are fresh
+  bool direct;            // kernels write into outs
+  Objects results{};      // per out buffer
+  Small<uint64_t, 8> cells{};  // memory of fresh results of rank 0, which become scalars
+};
+
+PyObject* fresh_array(const core::OutSpec& spec) {
+  PyArray_Descr* descr = PyArray_DescrFromType(kTypeOfCode[static_cast<int>(spec.dtype)]);
+  return PyArray_NewFromDescr(&PyArray_Type, descr, spec.ndim, spec.shape, spec.strides, nullptr, 0,
+                              nullptr);
+}
+
+PyObject* host_number(const core::Executor& x, int reg) {
+  const core::HostValue value = x.reg(reg);
+  switch (x.plan().program().at(reg).type) {
+    case core::HostType::kFloat:
+      return PyFloat_FromDouble(value.f);
+    case core::HostType::kUnsigned:
+      return PyLong_FromUnsignedLongLong(value.u);
+    default:
+      return PyLong_FromLongLong(value.i);
+  }
+}
+
+// Copies results into the arrays given as out=, after checking all of them.
+bool copy_out(Computation& c, Record* record) {
+  OutArgs& outs = *c.outs;
+  for (size_t k = 0; k < record->n_outs; k++) {
+    if (!outs.arrays[k]) continue;
+    if (!PyArray_Check(c.results[k])) {  // the interpreter may return scalars
+      Ref array(PyArray_FromAny(c.results[k], nullptr, 0, 0, 0, nullptr));
+      if (!array) return false;
+      PyObject* scalar = std::exchange(c.results[k], array.release());
+      Py_DECREF(scalar);
+    }
+    PyArrayObject* r = as_array(c.results[k]);
+    if (!check_out(outs, k, PyArray_NDIM(r), PyArray_DIMS(r), PyArray_TYPE(r))) return false;
+  }
+  for (size_t k = 0; k < record->n_outs; k++) {
+    if (!outs.arrays[k]) continue;
+    if (PyArray_CopyInto(outs.arrays[k], as_array(c.results[k])) < 0) return false;
+    c.call.copies++;
+  }
+  return true;
+}
+
+// What the caller sees for each result: its own out, another library's array, or ours.
+bool present(Computation& c, Record* record) {
+  if (c.outs && !c.direct && !copy_out(c, record)) return false;
+  for (size_t k = 0; k < record->n_outs; k++) {
+    PyObject* shown = nullptr;
+    PyObject* result = c.results[k];
+    if (c.outs && c.outs->given[k]) {
+      shown = Py_NewRef(c.outs->given[k]);
+    } else if (c.call.foreign) {
+      Ref array(PyArray_FromAny(result, nullptr, 0, 0, 0, nullptr));
+      if (!array) return false;
+      shown = call_hook(c.self, g_hooks.export_, c.call.foreign, array.get()).release();
+    } else if (PyArray_CheckExact(result) && PyArray_NDIM(as_array(result)) == 0) {
+      shown = PyArray_Return(as_array(Py_NewRef(result)));
+      if (!shown) return false;
+    } else {
+      continue;
+    }
+    c.results[k] = shown;
+    Py_DECREF(result);
+  }
+  return true;
+}
+
+PyObject* assemble(Computation& c, Record* record, Objects& numbers) {
+  if (record->tree.is_single() && record->out_of_output[0] == 0) {
+    return std::exchange(c.results[0], nullptr);
+  }
+  Small<PyObject*, 8> values;
+  size_t next = 0;
+  for (const int ordinal : record->out_of_output) {
+    values.push(ordinal >= 0 ? c.results[static_cast<size_t>(ordinal)] : numbers[next++]);
+  }
+  return record->tree.build(values.data());
+}
+
+// A plan without kernels: the frontend's interpreter computes the outputs.
+PyObject* interpret(Computation& c, Record* record) {
+  c.self->counters.fallbacks++;
+  c.direct = false;
+  Ref leaves(leaves_list(c.call));
+  if (!leaves) return nullptr;
+  Ref outputs = call_hook(c.self, g_hooks.interpret, record->object, leaves.get());
+  Ref items(PySequence_Tuple(outputs.get()));
+  if (!items) return nullptr;
+  if (static_cast<size_t>(PyTuple_GET_SIZE(items.get())) != record->out_of_output.size()) {
+    return raise(Err::internal, nullptr, "opkiln: the interpreter returned %zd outputs, not %zu",
+                 PyTuple_GET_SIZE(items.get()), record->out_of_output.size());
+  }
+  for (size_t k = 0; k < record->n_outs; k++) c.results.push(nullptr);
+  Objects numbers;
+  for (size_t i = 0; i < record->out_of_output.size(); i++) {
+    PyObject* item = Py_NewRef(PyTuple_GET_ITEM(items.get(), static_cast<Py_ssize_t>(i)));
+    const int ordinal = record->out_of_output[i];
+    if (ordinal < 0) {
+      numbers.push(item);
+    } else {
+      PyObject* old = std::exchange(c.results[static_cast<size_t>(ordinal)], item);
+      Py_XDECREF(old);
+    }
+  }
+  return present(c, record) ? assemble(c, record, numbers) : nullptr;
+}
+
+// Output memory: the caller's, a cell for a scalar, or a new array.
+bool bind_outs(Computation& c, Record* record, core::Executor& x) {
+  const size_t n = record->n_outs;
+  c.cells.reserve(n);  // pointers into it stay good
+  for (size_t k = 0; k < n; k++) {
+    const core::OutSpec& spec = x.out(k);
+    if (c.direct && c.outs->arrays[k]) {
+      c.results.push(Py_NewRef(c.outs->given[k]));
+      x.outs()[k] = PyArray_BYTES(c.outs->arrays[k]);
+    } else if (spec.ndim == 0 && !c.call.foreign && !(c.outs && c.outs->arrays[k])) {
+      c.cells.push_reserved(0);
+      c.results.push(nullptr);
+      x.outs()[k] = reinterpret_cast<char*>(c.cells.end() - 1);
+    } else {
+      PyObject* array = fresh_array(spec);
+      if (!array) return false;
+      c.results.push(array);
+      x.outs()[k] = PyArray_BYTES(as_array(array));
+    }
+  }
+  return true;
+}
+
+// Turns the cells of rank-0 results into NumPy scalars.
+bool make_scalars(Computation& c, const core::Executor& x) {
+  size_t next = 0;
+  for (size_t k = 0; next < c.cells.size(); k++) {
+    if (c.results[k]) continue;
+    PyArray_Descr* descr = PyArray_DescrFromType(kTypeOfCode[static_cast<int>(x.out(k).dtype)]);
+    c.results[k] = PyArray_Scalar(&c.cells[next++], descr, nullptr);
+    Py_DECREF(descr);
+    if (!c.results[k]) return false;
+  }
+  return true;
+}
+
+uint64_t run_kernels(Computation& c, Record* record, core::Executor& x) {
+  const auto* weak = reinterpret_cast<const core::HostValue*>(c.call.weak.data());
+  try {
+    if (OPKILN_UNLIKELY(x.estimated_ns() > kReleaseGilNs)) {
+      WithoutGil released;
+      return x.run(weak);
+    }
+    return x.run(weak);
+  } catch (const core::HostError& e) {
+    throw_host_error(c.self, record, e);
+  }
+}
+
+PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs, bool direct) {
+  const uint64_t* words = call.key.data();
+  const core::KeyView key{words, key_size, hash_key(words, key_size)};
+  core::ThreadTable& table = core::ThreadTable::current();
+  bool hit = true;
+  core::Lease lease = table.acquire(key, *self->inside->state, [&] {
+    hit = false;
+    return make_executor(self, call, direct ? outs : nullptr);
+  });
+  core::Executor& x = *lease;
+  const RecordRef hold(static_cast<Record*>(x.user));
+  Record* record = hold.get();
+
+  if (outs && !direct && !check_out_count(*outs, record->n_outs)) return nullptr;
+  Computation c{self, call, outs, direct};
+  if (OPKILN_UNLIKELY(x.is_fallback())) {
+    lease.cancel();
+    ++(hit ? self->counters.hits : self->counters.misses);
+    return interpret(c, record);
+  }
+  std::memcpy(x.args(), call.data.data(), call.data.size() * sizeof(char*));
+  if (OPKILN_UNLIKELY(!record->captures.empty()) && !bind_captures(self, call, record, x)) {
+    return nullptr;
+  }
+  if (!bind_outs(c, record, x)) return nullptr;
+  if (direct && OPKILN_UNLIKELY(!x.outs_are_safe())) {
+    lease.cancel();
+    return compute(self, call, call.args_size, outs, false);
+  }
+  const uint64_t faults = run_kernels(c, record, x);
+  ++(hit ? self->counters.hits : self->counters.misses);
+
+  Objects numbers;
+  if (OPKILN_UNLIKELY(record->out_of_output.size() != record->n_outs)) {
+    for (const core::OutputRef& output : record->plan->outputs()) {
+      if (!output.host) continue;
+      numbers.push(host_number(x, output.index));
+      if (!numbers[numbers.size() - 1]) return nullptr;
+    }
+  }
+  if (OPKILN_UNLIKELY(c.cells.size() != 0) && !make_scalars(c, x)) return nullptr;
+  lease.release();
+  if (OPKILN_UNLIKELY(faults != 0)) report_faults(self, record, faults);
+  if (OPKILN_UNLIKELY((outs && !direct) || call.foreign) && !present(c, record)) return nullptr;
+  return assemble(c, record, numbers);
+}
+
+// The keyword out=, which is not None.
+__attribute__((noinline)) PyObject* compute_into(Compiled* self, CallArgs& call, PyObject* out) {
+  OutArgs outs;
+  if (!read_outs(call, out, outs)) return nullptr;
+  if (!outs.direct) return compute(self, call, call.args_size, &outs, false);
+  try {
+    return compute(self, call, call.key.size(), &outs, true);
+  } catch (const core::OutMismatch& e) {
+    const int type_num = kTypeOfCode[e.dtype];
+    if (!check_out(outs, static_cast<size_t>(e.out), static_cast<int>(e.shape.size()),
+                   e.shape.data(), type_num)) {
+      return nullptr;
+    }
+  } catch (const NeedCopy&) {
+  }
+  return compute(self, call, call.args_size, &outs, false);
+}
+
+__attribute__((noinline)) PyObject* inline_call(Compiled* self, PyObject* const* args,
+                                                Py_ssize_t nargs, PyObject* kwnames) {
+  Ref positional(PyTuple_New(nargs));
+  Ref keywords(PyDict_New());
+  if (!positional || !keywords) return nullptr;
+  for (Py_ssize_t i = 0; i < nargs; i++) {
+    PyTuple_SET_ITEM(positional.get(), i, Py_NewRef(args[i]));
+  }
+  const Py_ssize_t n = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
+  for (Py_ssize_t i = 0; i < n; i++) {
+    if (PyDict_SetItem(keywords.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) {
+      return nullptr;
+    }
+  }
+  return call_hook(self, g_hooks.inline_, positional.get(), keywords.get()).release();
+}
+
+}  // namespace
+
+void report_faults(Compiled* self, Record* record, uint64_t faults) {
+  if (faults & (core::kFaultDivideByZero | core::kFaultDivideOverflow)) {
+    self->counters.integer_faults++;
+  }
+  if (faults & core::kFaultNegativePower) {
+    Ref bits(PyLong_FromUnsignedLongLong(faults));
+    if (!bits) throw PythonError{};
+    call_hook(self, g_hooks.fault, record->object, bits.get());
+    raise(Err::internal, nullptr, "opkiln: frontend.fault did not raise");
+    throw PythonError{};
+  }
+}
+
+PyObject* call_general(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  CallArgs call(self->id);
+  PyObject* out = nullptr;
+  const Bound bound = bind_call(self, call, args, nargs, kwnames, &out);
+  if (OPKILN_UNLIKELY(bound != Bound::ok)) {
+    return bound == Bound::traced ? inline_call(self, args, nargs, kwnames) : nullptr;
+  }
+  self->counters.calls++;
+  call.args_size = call.key.size();
+  PyObject* result = out && out != Py_None ? compute_into(self, call, out)
+                                           : compute(self, call, call.args_size, nullptr, false);
+  self->counters.copies += call.copies;
+  return result;
+}
+
+}  // namespace opkiln::face

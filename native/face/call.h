@@ -1,0 +1,64 @@
+// In: bound arguments; out: the result. The hit path looks up, leases, allocates, runs; the miss
+// path asks the frontend for what is missing and goes on.
+#pragma once
+
+#include "core/executor.h"
+#include "core/key.h"
+#include "face/arrays.h"
+#include "face/compiled.h"
+
+namespace opkiln::face {
+
+struct PythonError {};  // thrown when a Python exception is set
+struct NeedCopy {};     // thrown when out= must be written by copy
+
+constexpr double kReleaseGilNs = 5000;  // longer kernels run without the GIL
+
+// NumPy's own descriptors by our dtype code; they live as long as NumPy.
+extern PyArray_Descr* g_descr[16];
+
+// The vectorcall of Compiled: the short way when it applies, else call_general().
+PyObject* call_compiled(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames);
+
+// Any call. May throw PythonError, core errors.
+PyObject* call_general(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
+
+// Counts integer faults; throws PythonError when a fault is an error.
+void report_faults(Compiled* self, Record* record, uint64_t faults);
+
+// Every word is mixed on its own, so that the multiplications overlap; equality is checked in full.
+inline uint64_t hash_key(const uint64_t* words, size_t n) {
+  uint64_t h = n, a = 0xa0761d6478bd642full, b = 0xe7037ed1a0b428dbull;
+  size_t i = 0;
+  for (; i + 1 < n; i += 2) {
+    h += core::detail::mum(words[i] ^ a, words[i + 1] ^ b);
+    a += 0x9e3779b97f4a7c15ull;
+    b += 0xd6e8feb86659fd93ull;
+  }
+  if (i < n) h += core::detail::mum(words[i] ^ a, b);
+  return core::detail::mum(h ^ 0x8ebc6af09c88c6e3ull, 0x589965cc75374cc3ull);
+}
+
+// A new executor for the call's exact layouts; runs the frontend's hooks for what is missing.
+// `outs` null: fresh outputs. Throws PythonError, NeedCopy, core errors.
+std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, const OutArgs* outs);
+
+// Lets the frontend word a host error; always throws PythonError.
+[[noreturn]] void throw_host_error(Compiled* self, Record* record, const core::HostError& e);
+
+// Pointers of captured arrays into the executor; false with an error when one changed its layout.
+bool bind_captures(Compiled* self, CallArgs& call, Record* record, core::Executor& x);
+
+// The leaves as a list, for hooks (new reference or null).
+PyObject* leaves_list(const CallArgs& call);
+
+// Calls frontend.<name>(...) with up to four arguments; throws PythonError when it raises.
+Ref call_hook(Compiled* self, PyObject* name, PyObject* a, PyObject* b, PyObject* c = nullptr,
+              PyObject* d = nullptr);
+
+struct HookNames {
+  PyObject *trace, *build, *interpret, *inline_, *host_error, *fault, *export_;
+};
+extern HookNames g_hooks;
+
+}  // namespace opkiln::face

@@ -1,0 +1,311 @@
+#include "face/compiled.h"
+
+#include <structmember.h>
+
+#include "core/table.h"
+#include "face/call.h"
+#include "face/errors.h"
+
+namespace opkiln::face {
+
+PyObject* g_missing = nullptr;
+PyObject* g_str_out = nullptr;
+
+namespace {
+
+Compiled* as_compiled(PyObject* o) { return reinterpret_cast<Compiled*>(o); }
+
+// ---- construction ----
+
+int read_parameters(Compiled* self, PyObject* kinds, PyObject* is_static) {
+  const Py_ssize_t n = PyTuple_GET_SIZE(self->names);
+  if (PyBytes_GET_SIZE(kinds) != n || PyTuple_GET_SIZE(self->defaults) != n ||
+      PyTuple_GET_SIZE(is_static) != n) {
+    PyErr_SetString(PyExc_ValueError,
+                    "Compiled: names, kinds, defaults and static must be of one length");
+    return -1;
+  }
+  self->n_params = static_cast<int>(n);
+  self->n_positional = 0;
+  self->plain = true;
+  self->takes_out = true;
+  for (Py_ssize_t i = 0; i < n; i++) {
+    PyObject* name = PyTuple_GET_ITEM(self->names, i);
+    const char kind = PyBytes_AS_STRING(kinds)[i];
+    const int fixed = PyObject_IsTrue(PyTuple_GET_ITEM(is_static, i));
+    if (!PyUnicode_CheckExact(name) || kind < 0 || kind > 4 || fixed < 0) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "Compiled: bad name or kind");
+      return -1;
+    }
+    PyUnicode_InternInPlace(&PyTuple_GET_ITEM(self->names, i));
+    if (kind <= 1) self->n_positional++;
+    if (kind > 1 || fixed) self->plain = false;
+    if (PyTuple_GET_ITEM(self->names, i) == g_str_out) self->takes_out = false;
+    self->inside->kinds.push_back(kind);
+    self->inside->is_static.push_back(static_cast<char>(fixed));
+  }
+  return 0;
+}
+
+PyObject* compiled_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static const char* keywords[] = {"frontend", "names", "kinds", "defaults", "static", nullptr};
+  PyObject *frontend, *names, *kinds, *defaults, *is_static;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!SO!O!:Compiled", const_cast<char**>(keywords),
+                                   &frontend, &PyTuple_Type, &names, &kinds, &PyTuple_Type,
+                                   &defaults, &PyTuple_Type, &is_static)) {
+    return nullptr;
+  }
+  Ref owner(type->tp_alloc(type, 0));  // zero-filled
+  if (!owner) return nullptr;
+  Compiled* self = as_compiled(owner.get());
+  try {
+    self->inside = new Inside;
+    self->id = self->inside->state->id();
+    // own tuples: the names are interned in place
+    Ref list(PySequence_List(names));
+    if (!list || !(self->names = PyList_AsTuple(list.get()))) return nullptr;
+    self->defaults = Py_NewRef(defaults);
+    if (read_parameters(self, kinds, is_static) < 0) return nullptr;
+  } catch (...) {
+    raise_current();
+    return nullptr;
+  }
+  self->frontend = Py_NewRef(frontend);
+  self->vectorcall = call_compiled;
+  return owner.release();
+}
+
+// ---- life ----
+
+int compiled_traverse(PyObject* o, visitproc visit, void* arg) {
+  Compiled* self = as_compiled(o);
+  Py_VISIT(Py_TYPE(o));
+  Py_VISIT(self->frontend);
+  Py_VISIT(self->names);
+  Py_VISIT(self->defaults);
+  Py_VISIT(self->dict);
+  if (!self->inside) return 0;
+  const int status = self->inside->interns.traverse(visit, arg);
+  return status ? status : self->inside->records.traverse(visit, arg);
+}
+
+// Forgets every trace; calls in progress keep what they use.
+void forget(Compiled* self) {
+  self->inside->state->renew();
+  self->id = self->inside->state->id();
+  self->inside->records.clear();
+  self->inside->interns.clear();
+}
+
+int compiled_clear(PyObject* o) {
+  Compiled* self = as_compiled(o);
+  Py_CLEAR(self->frontend);
+  Py_CLEAR(self->dict);
+  if (self->inside) forget(self);
+  return 0;
+}
+
+void compiled_dealloc(PyObject* o) {
+  Compiled* self = as_compiled(o);
+  PyObject_GC_UnTrack(o);
+  if (self->weakrefs) PyObject_ClearWeakRefs(o);
+  if (self->inside) {
+    self->inside->state->retire();
+    self->inside->records.clear();
+    self->inside->interns.clear();
+    delete std::exchange(self->inside, nullptr);
+  }
+  Py_CLEAR(self->frontend);
+  Py_CLEAR(self->names);
+  Py_CLEAR(self->defaults);
+  Py_CLEAR(self->dict);
+  PyTypeObject* type = Py_TYPE(o);
+  type->tp_free(o);
+  Py_DECREF(type);
+}
+
+// ---- behaviour of a function ----
+
+PyObject* compiled_get(PyObject* self, PyObject* instance, PyObject*) {
+  return instance ? PyMethod_New(self, instance) : Py_NewRef(self);
+}
+
+PyObject* compiled_getattro(PyObject* o, PyObject* name) {
+  PyObject* found = PyObject_GenericGetAttr(o, name);
+  Compiled* self = as_compiled(o);
+  if (found || !self->frontend || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+  PyErr_Clear();
+  Ref frontend = Ref::borrow(self->frontend);
+  return PyObject_GetAttr(frontend.get(), name);
+}
+
+PyObject* compiled_repr(PyObject* o) {
+  Ref frontend = Ref::borrow(as_compiled(o)->frontend);
+  return frontend ? PyObject_Repr(frontend.get()) : PyUnicode_FromString("<compiled function>");
+}
+
+PyObject* compiled_reduce(PyObject* o, PyObject*) {
+  Ref frontend = Ref::borrow(as_compiled(o)->frontend);
+  if (!frontend) return raise(Err::internal, nullptr, "opkiln: the function is being destroyed");
+  return PyObject_CallMethod(frontend.get(), "__reduce__", nullptr);
+}
+
+PyObject* compiled_frontend(PyObject* o, void*) {
+  PyObject* frontend = as_compiled(o)->frontend;
+  return Py_NewRef(frontend ? frontend : Py_None);
+}
+
+// ---- counters and doors for Python ----
+
+struct CounterRow {
+  const char* name;
+  uint64_t Counters::* field;
+};
+const CounterRow kCounters[] = {
+    {"calls", &Counters::calls},
+    {"hits", &Counters::hits},
+    {"misses", &Counters::misses},
+    {"traces", &Counters::traces},
+    {"programs", &Counters::programs},
+    {"builds", &Counters::builds},
+    {"disk_hits", &Counters::disk_hits},
+    {"fallbacks", &Counters::fallbacks},
+    {"copies", &Counters::copies},
+    {"integer_faults", &Counters::integer_faults},
+};
+
+PyObject* compiled_counters(PyObject* o, PyObject*) {
+  Compiled* self = as_compiled(o);
+  Ref dict(PyDict_New());
+  const auto put = [&](const char* name, int64_t value) {
+    Ref number(dict ? PyLong_FromLongLong(value) : nullptr);
+    if (!number || PyDict_SetItemString(dict.get(), name, number.get()) < 0) dict = Ref();
+  };
+  for (const CounterRow& row : kCounters) {
+    put(row.name, static_cast<int64_t>(self->counters.*row.field));
+  }
+  const core::FunctionStats& stats = self->inside->state->stats;
+  put("executors", stats.executors.load());
+  put("in_flight", stats.in_flight.load());
+  put("waits", static_cast<int64_t>(stats.waits.load()));
+  put("bytes", stats.bytes.load());
+  put("workspace_bytes", stats.workspace_bytes.load());
+  put("executors_built", static_cast<int64_t>(stats.built.load()));
+  put("evictions", static_cast<int64_t>(stats.evictions.load()));
+  put("packs", static_cast<int64_t>(stats.packs.load()));
+  put("signatures", static_cast<int64_t>(self->inside->records.size()));
+  return dict.release();
+}
+
+PyObject* compiled_count(PyObject* o, PyObject* args) {
+  const char* name;
+  long long n = 1;
+  if (!PyArg_ParseTuple(args, "s|L:_count", &name, &n)) return nullptr;
+  for (const CounterRow& row : kCounters) {
+    if (std::strcmp(row.name, name) != 0) continue;
+    as_compiled(o)->counters.*row.field += static_cast<uint64_t>(n);
+    Py_RETURN_NONE;
+  }
+  return PyErr_Format(PyExc_ValueError, "no counter named %s", name);
+}
+
+PyObject* compiled_clear_method(PyObject* o, PyObject*) {
+  forget(as_compiled(o));
+  Py_RETURN_NONE;
+}
+
+// _flatten(*args, **kwargs) -> (tree, leaves, kinds): what trace() would be given.
+PyObject* compiled_flatten(PyObject* o, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  Compiled* self = as_compiled(o);
+  try {
+    CallArgs call(self->id);
+    PyObject* out = nullptr;
+    const Bound bound = bind_call(self, call, args, nargs, kwnames, &out);
+    if (bound == Bound::error) return nullptr;
+    if (bound == Bound::traced) {
+      return raise(Err::trace, "call it with arrays", "cannot flatten symbolic arguments");
+    }
+    Ref tree(tree_of_key(self, call.key.data(), call.key.size()));
+    Ref leaves(leaves_list(call));
+    if (!tree || !leaves) return nullptr;
+    return Py_BuildValue("(OOs#)", tree.get(), leaves.get(), call.kind.data(),
+                         static_cast<Py_ssize_t>(call.kind.size()));
+  } catch (...) {
+    raise_current();
+    return nullptr;
+  }
+}
+
+template <class F>
+PyCFunction method(F* f) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(f));
+}
+
+PyMethodDef kMethods[] = {
+    {"__reduce__", compiled_reduce, METH_NOARGS, nullptr},
+    {"_counters", compiled_counters, METH_NOARGS, "All counters of this function, by name."},
+    {"_count", compiled_count, METH_VARARGS, "_count(name, n=1): adds to a counter."},
+    {"_clear", compiled_clear_method, METH_NOARGS, "Forgets traces and executors."},
+    {"_flatten", method(compiled_flatten), METH_FASTCALL | METH_KEYWORDS,
+     "_flatten(*args, **kwargs) -> (tree, leaves, kinds)."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyGetSetDef kGetSet[] = {
+    {"_frontend", compiled_frontend, nullptr, "The Python object with the hooks.", nullptr},
+    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyMemberDef kMembers[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Compiled, vectorcall), READONLY, nullptr},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Compiled, weakrefs), READONLY, nullptr},
+    {"__dictoffset__", T_PYSSIZET, offsetof(Compiled, dict), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+template <class F>
+void* slot(F* f) {
+  return reinterpret_cast<void*>(f);
+}
+
+PyType_Slot kSlots[] = {{Py_tp_new, slot(compiled_new)},
+                        {Py_tp_dealloc, slot(compiled_dealloc)},
+                        {Py_tp_traverse, slot(compiled_traverse)},
+                        {Py_tp_clear, slot(compiled_clear)},
+                        {Py_tp_call, slot(PyVectorcall_Call)},
+                        {Py_tp_descr_get, slot(compiled_get)},
+                        {Py_tp_getattro, slot(compiled_getattro)},
+                        {Py_tp_setattro, slot(PyObject_GenericSetAttr)},
+                        {Py_tp_repr, slot(compiled_repr)},
+                        {Py_tp_methods, kMethods},
+                        {Py_tp_getset, kGetSet},
+                        {Py_tp_members, kMembers},
+                        {0, nullptr}};
+
+PyType_Spec kSpec = {"opkiln.native._core.Compiled", sizeof(Compiled), 0,
+                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                         Py_TPFLAGS_METHOD_DESCRIPTOR,
+                     kSlots};
+
+}  // namespace
+
+int add_compiled_type(PyObject* module) {
+  struct Name {
+    PyObject** place;
+    const char* text;
+  };
+  const Name names[] = {{&g_str_out, "out"},
+                        {&g_hooks.trace, "trace"},
+                        {&g_hooks.build, "build"},
+                        {&g_hooks.interpret, "interpret"},
+                        {&g_hooks.inline_, "inline"},
+                        {&g_hooks.host_error, "host_error"},
+                        {&g_hooks.fault, "fault"},
+                        {&g_hooks.export_, "export"}};
+  for (const Name& name : names) {
+    if (!(*name.place = PyUnicode_InternFromString(name.text))) return -1;
+  }
+  Ref type(PyType_FromSpec(&kSpec));
+  if (!type) return -1;
+  return PyModule_AddObjectRef(module, "Compiled", type.get());
+}
+
+}  // namespace opkiln::face

@@ -1,0 +1,53 @@
+// The object a user calls: in go the arguments, out comes the result; on a known key no Python runs.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/function.h"
+#include "face/bind.h"
+#include "face/results.h"
+#include "face/statics.h"
+
+namespace opkiln::face {
+
+// Changed under the GIL only; the executors' own numbers are in core::FunctionStats.
+struct Counters {
+  uint64_t calls, hits, misses, traces, programs, builds, disk_hits, fallbacks, copies,
+      integer_faults;
+};
+
+// What the object owns beside plain fields; never null between tp_new and tp_dealloc.
+struct Inside {
+  Interns interns;
+  RecordMap records;
+  core::Ref<core::FunctionState> state = core::make_ref<core::FunctionState>();
+  std::vector<char> kinds;      // inspect's kind of each parameter
+  std::vector<char> is_static;  // parameter named in static=
+};
+
+struct Compiled {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  uint64_t id;  // of `state`, never reused; renewed by clear()
+  int n_params;
+  int n_positional;  // parameters that may be given by position
+  bool plain;        // positional parameters only, none static: the short way binds
+  bool takes_out;    // `out=` is ours, no parameter has that name
+  Counters counters;
+  PyObject* frontend;
+  PyObject* names;
+  PyObject* defaults;
+  PyObject* dict;
+  PyObject* weakrefs;
+  Inside* inside;
+};
+
+// Creates the type and adds it to the module; -1 on error.
+int add_compiled_type(PyObject* module);
+
+extern PyObject* g_missing;   // the MISSING singleton
+extern PyObject* g_str_out;   // interned "out"
+
+}  // namespace opkiln::face

@@ -1,0 +1,219 @@
+#include "face/dlpack.h"
+
+#include "face/bind.h"
+#include "face/errors.h"
+
+namespace opkiln::face {
+
+namespace {
+
+// The DLPack ABI (dlpack.h 1.0), legacy and versioned.
+struct DLDevice {
+  int32_t device_type;
+  int32_t device_id;
+};
+struct DLDataType {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+};
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t* shape;
+  int64_t* strides;  // in elements; null means C order
+  uint64_t byte_offset;
+};
+struct DLManagedTensor {
+  DLTensor dl_tensor;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensor*);
+};
+struct DLManagedTensorVersioned {
+  uint32_t major, minor;
+  void* manager_ctx;
+  void (*deleter)(DLManagedTensorVersioned*);
+  uint64_t flags;
+  DLTensor dl_tensor;
+};
+constexpr int32_t kDLCPU = 1;
+constexpr uint64_t kReadOnly = 1;
+constexpr const char* kLegacy = "dltensor";
+constexpr const char* kVersioned = "dltensor_versioned";
+constexpr const char* kOurLegacy = "opkiln.dltensor";
+constexpr const char* kOurVersioned = "opkiln.dltensor_versioned";
+
+template <class Managed>
+void destroy(PyObject* capsule) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule)));
+  if (managed && managed->deleter) managed->deleter(managed);
+  PyErr_Restore(type, value, traceback);
+}
+
+// Takes the tensor out of the exporter's capsule into one of ours.
+template <class Managed>
+PyObject* adopt(PyObject* capsule, const char* name, const char* used, const char* ours,
+                Managed** managed) {
+  *managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
+  if (!*managed) return nullptr;
+  PyObject* owner = PyCapsule_New(*managed, ours, destroy<Managed>);
+  if (!owner) return nullptr;
+  if (PyCapsule_SetName(capsule, used) < 0) {
+    PyCapsule_SetDestructor(owner, nullptr);
+    Py_DECREF(owner);
+    return nullptr;
+  }
+  return owner;
+}
+
+int type_num_of(const DLDataType& t) {
+  if (t.lanes != 1) return NPY_NOTYPE;
+  switch (t.code << 8 | t.bits) {
+    case 0 << 8 | 8: return NPY_INT8;
+    case 0 << 8 | 16: return NPY_INT16;
+    case 0 << 8 | 32: return NPY_INT32;
+    case 0 << 8 | 64: return NPY_INT64;
+    case 1 << 8 | 8: return NPY_UINT8;
+    case 1 << 8 | 16: return NPY_UINT16;
+    case 1 << 8 | 32: return NPY_UINT32;
+    case 1 << 8 | 64: return NPY_UINT64;
+    case 2 << 8 | 32: return NPY_FLOAT;
+    case 2 << 8 | 64: return NPY_DOUBLE;
+    case 6 << 8 | 8: return NPY_BOOL;
+    default: return NPY_NOTYPE;
+  }
+}
+
+PyObject* wrap(PyObject* source, const DLTensor& t, bool readonly, Ref owner) {
+  static const char* const kNames[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  if (t.device.device_type != kDLCPU) {
+    return raise(Err::device, "move it to the CPU first", "expected memory on the CPU, got device type %d",
+                 static_cast<int>(t.device.device_type));
+  }
+  const int type_num = type_num_of(t.dtype);
+  if (type_num == NPY_NOTYPE) {
+    return raise(Err::dtype, "convert it to float32 or another supported dtype first",
+                 "unsupported dtype %s%d (lanes %d) of a %s",
+                 t.dtype.code < 7 ? kNames[t.dtype.code] : "code", t.dtype.bits, t.dtype.lanes,
+                 Py_TYPE(source)->tp_name);
+  }
+  if (t.ndim < 0 || t.ndim > kMaxRank) {
+    return raise(Err::shape, "reshape it to at most 16 axes", "expected rank <= 16, got rank %d",
+                 static_cast<int>(t.ndim));
+  }
+  PyArray_Descr* descr = PyArray_DescrFromType(type_num);
+  const npy_intp itemsize = PyDataType_ELSIZE(descr);
+  npy_intp dims[kMaxRank], strides[kMaxRank];
+  bool empty = false;
+  for (int i = 0; i < t.ndim; i++) {
+    dims[i] = static_cast<npy_intp>(t.shape[i]);
+    empty |= dims[i] == 0;
+    if (t.strides) strides[i] = static_cast<npy_intp>(t.strides[i]) * itemsize;
+  }
+  if (empty || (!t.data && t.ndim == 0)) {
+    return PyArray_Zeros(t.ndim, dims, descr, 0);  // there may be no memory behind an empty tensor
+  }
+  char* data = static_cast<char*>(t.data) + t.byte_offset;
+  PyObject* array =
+      PyArray_NewFromDescr(&PyArray_Type, descr, t.ndim, dims, t.strides ? strides : nullptr, data,
+                           readonly ? 0 : NPY_ARRAY_WRITEABLE, nullptr);
+  if (!array) return nullptr;
+  if (PyArray_SetBaseObject(as_array(array), owner.release()) < 0) {
+    Py_DECREF(array);
+    return nullptr;
+  }
+  return array;
+}
+
+// The exporter's capsule: versioned when it knows how, legacy otherwise.
+PyObject* capsule_of(PyObject* o) {
+  Ref method(PyObject_GetAttrString(o, "__dlpack__"));
+  if (!method) return nullptr;
+  Ref none(PyTuple_New(0));
+  Ref keywords(Py_BuildValue("{s:(ii)}", "max_version", 1, 0));
+  if (!none || !keywords) return nullptr;
+  PyObject* capsule = PyObject_Call(method.get(), none.get(), keywords.get());
+  if (capsule || !PyErr_ExceptionMatches(PyExc_TypeError)) return capsule;
+  PyErr_Clear();
+  return PyObject_CallNoArgs(method.get());
+}
+
+// 0 fine, -1 refused with an error set.
+int check_source(PyObject* o) {
+  Ref needs_grad(PyObject_GetAttrString(o, "requires_grad"));
+  if (!needs_grad) {
+    PyErr_Clear();
+  } else {
+    const int yes = PyObject_IsTrue(needs_grad.get());
+    if (yes < 0) return -1;
+    if (yes) {
+      raise(Err::argument, "pass x.detach()",
+            "expected a tensor without requires_grad, got a %s that requires grad",
+            Py_TYPE(o)->tp_name);
+      return -1;
+    }
+  }
+  Ref device(PyObject_CallMethod(o, "__dlpack_device__", nullptr));
+  if (!device) return -1;
+  int type = 0, number = 0;
+  if (!PyTuple_Check(device.get()) || PyTuple_GET_SIZE(device.get()) != 2) {
+    PyErr_SetString(PyExc_TypeError, "__dlpack_device__ must return a pair");
+    return -1;
+  }
+  type = static_cast<int>(PyNumber_AsSsize_t(PyTuple_GET_ITEM(device.get(), 0), nullptr));
+  number = static_cast<int>(PyNumber_AsSsize_t(PyTuple_GET_ITEM(device.get(), 1), nullptr));
+  if (PyErr_Occurred()) return -1;
+  if (type != kDLCPU) {
+    raise(Err::device, "move it to the CPU first, for example x.cpu()",
+          "expected memory on the CPU, got a %s on DLPack device (%d, %d)", Py_TYPE(o)->tp_name, type,
+          number);
+    return -1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+PyObject* array_from_dlpack(PyObject* o, bool writable) {
+  if (check_source(o) < 0) return nullptr;
+  Ref capsule(capsule_of(o));
+  if (!capsule) return nullptr;
+  if (PyCapsule_IsValid(capsule.get(), kVersioned)) {
+    DLManagedTensorVersioned* m = nullptr;
+    Ref owner(adopt(capsule.get(), kVersioned, "used_dltensor_versioned", kOurVersioned, &m));
+    if (!owner) return nullptr;
+    if (m->major != 1) {
+      return raise(Err::argument, nullptr, "expected DLPack version 1, got version %u.%u", m->major,
+                   m->minor);
+    }
+    const bool readonly = (m->flags & kReadOnly) != 0;
+    if (readonly && writable) {
+      return raise(Err::readonly, "pass a writable array", "out: the %s is read-only",
+                   Py_TYPE(o)->tp_name);
+    }
+    return wrap(o, m->dl_tensor, readonly, std::move(owner));
+  }
+  if (PyCapsule_IsValid(capsule.get(), kLegacy)) {
+    DLManagedTensor* m = nullptr;
+    Ref owner(adopt(capsule.get(), kLegacy, "used_dltensor", kOurLegacy, &m));
+    if (!owner) return nullptr;
+    return wrap(o, m->dl_tensor, false, std::move(owner));
+  }
+  return raise(Err::argument, nullptr, "__dlpack__ of %s did not return a DLPack capsule",
+               Py_TYPE(o)->tp_name);
+}
+
+PyObject* library_of(PyObject* o) {
+  Ref module(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(o)), "__module__"));
+  if (!module) return nullptr;
+  if (!PyUnicode_Check(module.get())) return PyUnicode_FromString("unknown");
+  const Py_ssize_t n = PyUnicode_GET_LENGTH(module.get());
+  const Py_ssize_t dot = PyUnicode_FindChar(module.get(), '.', 0, n, 1);
+  return PyUnicode_Substring(module.get(), 0, dot >= 0 ? dot : n);
+}
+
+}  // namespace opkiln::face

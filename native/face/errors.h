@@ -1,0 +1,43 @@
+// In: what went wrong, with the name of the error class; out: that Python exception is set, from
+// opkiln.runtime.errors when that module can be imported, else the builtin it derives from.
+#pragma once
+
+#include "face/common.h"
+
+namespace opkiln::face {
+
+enum class Err : int {
+  argument,       // ArgumentError, TypeError
+  dtype,          // UnsupportedDType, TypeError
+  shape,          // ShapeError, ValueError
+  readonly,       // ReadOnlyError, ValueError
+  device,         // DeviceMismatch, ValueError
+  trace,          // TraceError, TypeError
+  not_yet,        // NotYet, NotImplementedError
+  pool_timeout,   // PoolTimeout, TimeoutError
+  pool_limit,     // PoolLimitError, RuntimeError
+  event,          // EventError, RuntimeError
+  load,           // LoadFailed, OSError
+  symbol,         // SymbolMissing, AttributeError
+  host_range,     // HostRangeError, OverflowError
+  internal,       // RuntimeError: a fault of opkiln itself
+  count_
+};
+
+// The exception class (borrowed); never null.
+PyObject* error_class(Err kind);
+
+// Sets the exception; returns null so that callers can `return raise(...)`. `format` is
+// PyUnicode_FromFormat's. A fix, when given, becomes the sentence "how to fix: ...".
+PyObject* raise(Err kind, const char* fix, const char* format, ...);
+
+// Turns the C++ exception being handled into a Python one; call it inside `catch (...)`.
+void raise_current();
+
+// Drops the cached classes (module teardown).
+void forget_errors();
+
+// "f" for messages: the frontend's __qualname__, __name__ or "function"; new reference or null.
+PyObject* function_name(PyObject* frontend);
+
+}  // namespace opkiln::face

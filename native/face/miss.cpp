@@ -1,0 +1,191 @@
+// The miss path of a call: signature, trace, instantiate, build, instantiate again.
+#include "core/errors.h"
+#include "face/call.h"
+#include "face/errors.h"
+#include "face/module.h"
+
+namespace opkiln::face {
+
+namespace {
+
+using Views = Small<core::ArrayView, 24>;
+
+PyObject* kinds_str(const CallArgs& call) {
+  return PyUnicode_FromStringAndSize(call.kind.data(), static_cast<Py_ssize_t>(call.kind.size()));
+}
+
+Record* matching(Compiled* self, const std::vector<uint64_t>& signature, const Views& args) {
+  const std::vector<Record*>* known = self->inside->records.find(signature);
+  if (!known) return nullptr;
+  for (Record* r : *known) {
+    if (r->plan->pins_hold(args.data())) return r;
+  }
+  return nullptr;
+}
+
+void trace(Compiled* self, CallArgs& call, const std::vector<uint64_t>& signature,
+           const Views& args, RecordRef& result) {
+  Ref tree(tree_of_key(self, call.key.data(), call.key.size()));
+  Ref leaves(leaves_list(call));
+  Ref kinds(kinds_str(call));
+  if (!tree || !leaves || !kinds) throw PythonError{};
+  Ref object = call_hook(self, g_hooks.trace, tree.get(), leaves.get(), kinds.get());
+  Record* made = Record::make(object.get());
+  if (!made) throw PythonError{};
+  result.reset(made);
+  made->drop();
+  const core::Plan& plan = *made->plan;
+  if (plan.args().size() != args.size() || plan.program().weak_count() > call.weak.size()) {
+    raise(Err::internal, nullptr, "opkiln: the traced plan does not take these arguments");
+    throw PythonError{};
+  }
+  for (size_t i = 0; i < args.size(); i++) {
+    const core::BufferSpec& spec = plan.buffers()[static_cast<size_t>(plan.args()[i])];
+    if (spec.dtype != args[i].dtype || spec.rank != args[i].ndim) {
+      raise(Err::internal, nullptr, "opkiln: array argument %zu does not match the traced plan", i);
+      throw PythonError{};
+    }
+  }
+  if (!plan.pins_hold(args.data())) {
+    raise(Err::internal, nullptr, "opkiln: the traced plan pins other sizes than the call's");
+    throw PythonError{};
+  }
+  result.reset(self->inside->records.add(signature, made));
+}
+
+void build(Compiled* self, Record* record, const std::vector<core::Missing>& missing) {
+  Ref requests(PyList_New(0));
+  for (const core::Missing& m : missing) {
+    Ref pair(Py_BuildValue("(is#)", m.kernel, m.column_class.data(),
+                           static_cast<Py_ssize_t>(m.column_class.size())));
+    if (!requests || !pair || PyList_Append(requests.get(), pair.get()) < 0) throw PythonError{};
+  }
+  if (!requests) throw PythonError{};
+  call_hook(self, g_hooks.build, record->object, requests.get());
+}
+
+// Views of the captures as the kernels will see them: awkward ones through a copy kept by the call.
+void capture_views(CallArgs& call, Record* record, Views& views) {
+  for (PyArrayObject* a : record->captures) {
+    if (!usable_as_is(a)) {
+      PyArrayObject* copy = usable_copy(a);
+      if (!copy) throw PythonError{};
+      call.keep(as_object(copy));
+      a = copy;
+    }
+    views.push(view_of(a));
+  }
+}
+
+}  // namespace
+
+PyObject* leaves_list(const CallArgs& call) {
+  const size_t n = call.leaf.size();
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(n));
+  for (size_t i = 0; list && i < n; i++) {
+    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), Py_NewRef(call.leaf[i]));
+  }
+  return list;
+}
+
+Ref call_hook(Compiled* self, PyObject* name, PyObject* a, PyObject* b, PyObject* c, PyObject* d) {
+  Ref frontend = Ref::borrow(self->frontend);
+  if (!frontend) {
+    raise(Err::internal, nullptr, "opkiln: the compiled function is being destroyed");
+    throw PythonError{};
+  }
+  Ref result(PyObject_CallMethodObjArgs(frontend.get(), name, a, b, c, d, nullptr));
+  if (!result) throw PythonError{};
+  return result;
+}
+
+void throw_host_error(Compiled* self, Record* record, const core::HostError& e) {
+  Ref values(PyTuple_New(2));
+  Ref a(e.a_unsigned ? PyLong_FromUnsignedLongLong(static_cast<unsigned long long>(e.a))
+                     : PyLong_FromLongLong(e.a));
+  Ref b(PyLong_FromLongLong(e.b));
+  Ref kind(PyUnicode_FromString(core::host_error_name(e.kind)));
+  Ref reg(PyLong_FromLong(e.reg));
+  if (!values || !a || !b || !kind || !reg) throw PythonError{};
+  PyTuple_SET_ITEM(values.get(), 0, a.release());
+  PyTuple_SET_ITEM(values.get(), 1, b.release());
+  RecordRef hold(record);
+  call_hook(self, g_hooks.host_error, record->object, kind.get(), reg.get(), values.get());
+  raise(Err::internal, nullptr, "opkiln: %s", e.what());
+  throw PythonError{};
+}
+
+std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, const OutArgs* outs) {
+  std::vector<uint64_t> signature;
+  signature_of_key(call.key.data(), call.key.size(), signature);
+  Views args;
+  for (PyArrayObject* a : call.arrays) args.push(view_of(a));
+
+  RecordRef record(matching(self, signature, args));
+  if (!record.get()) trace(self, call, signature, args, record);
+
+  Views out_views;
+  if (outs) {
+    if (!check_out_count(*outs, record.get()->n_outs)) throw PythonError{};
+    if (record.get()->by_copy) throw NeedCopy{};
+    for (PyArrayObject* a : outs->arrays) out_views.push(a ? view_of(a) : core::absent_array());
+  }
+  Views captures;
+  capture_views(call, record.get(), captures);
+
+  constexpr int kAttempts = 3;  // one build is enough; a second may follow a race with clear()
+  for (int attempt = 1;; attempt++) {
+    core::Instantiated made;
+    try {
+      made = core::instantiate(record.get()->plan, args.data(), captures.data(),
+                               outs ? out_views.data() : nullptr, current_stream());
+    } catch (const core::HostError& e) {
+      throw_host_error(self, record.get(), e);
+    }
+    if (made.executor) {
+      // A hook may have emptied the map (f.clear()); the executor needs its record to stay.
+      Record* kept = self->inside->records.add(signature, record.get());
+      made.executor->user = kept;
+      return std::move(made.executor);
+    }
+    if (attempt == kAttempts) {
+      raise(Err::internal, nullptr, "opkiln: kernel %d has no variant %s after a build",
+            made.missing.at(0).kernel, made.missing.at(0).column_class.c_str());
+      throw PythonError{};
+    }
+    build(self, record.get(), made.missing);
+  }
+}
+
+bool bind_captures(Compiled* self, CallArgs& call, Record* record, core::Executor& x) {
+  for (size_t i = 0; i < record->captures.size(); i++) {
+    PyArrayObject* a = record->captures[i];
+    const CaptureLayout& was = record->capture_layouts[i];
+    const size_t rank = was.shape.size();
+    if (OPKILN_UNLIKELY(static_cast<size_t>(PyArray_NDIM(a)) != rank ||
+                        std::memcmp(PyArray_DIMS(a), was.shape.data(), rank * sizeof(npy_intp)) ||
+                        std::memcmp(PyArray_STRIDES(a), was.strides.data(),
+                                    rank * sizeof(npy_intp)) ||
+                        PyArray_DESCR(a)->type_num != was.type_num ||
+                        usable_as_is(a) != was.usable)) {
+      Ref name(function_name(self->frontend));
+      if (name) {
+        raise(Err::shape, "call f.clear() after changing the layout of a captured array",
+              "%U(): captured array %zu changed its shape, strides or dtype since the trace",
+              name.get(), i);
+      }
+      return false;
+    }
+    if (OPKILN_UNLIKELY(!was.usable)) {
+      PyArrayObject* copy = usable_copy(a);
+      if (!copy) return false;
+      call.keep(as_object(copy));
+      call.copies++;
+      a = copy;
+    }
+    x.captures()[i] = PyArray_BYTES(a);
+  }
+  return true;
+}
+
+}  // namespace opkiln::face

@@ -1,0 +1,194 @@
+// The extension module _core: in goes the native core, out come its Python names. Nothing here is
+// on the path of a warm call; that is the plain type Compiled.
+#define OPKILN_FACE_OWNS_NUMPY_API
+#include "face/module.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "core/table.h"
+#include "face/arrays.h"
+#include "face/call.h"
+#include "face/compiled.h"
+#include "face/errors.h"
+#include "face/library.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace opkiln::face {
+
+void bind_plan(nb::module_& m);    // plan_py.cpp
+void bind_events(nb::module_& m);  // events_py.cpp
+
+namespace {
+
+struct Missing {};
+
+struct Library {
+  std::shared_ptr<LibraryHandle> handle;
+};
+
+void* begin_blocking() { return PyEval_SaveThread(); }
+void end_blocking(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
+
+void bind_library(nb::module_& m) {
+  nb::class_<Library>(m, "Library", "A loaded shared library; stays loaded while a plan uses it.")
+      .def(
+          "__init__",
+          [](Library* self, nb::object path) {
+            nb::object text = nb::steal(PyOS_FSPath(path.ptr()));
+            if (!text.is_valid()) throw nb::python_error();
+            nb::object bytes = nb::steal(PyUnicode_Check(text.ptr())
+                                             ? PyUnicode_EncodeFSDefault(text.ptr())
+                                             : Py_NewRef(text.ptr()));
+            if (!bytes.is_valid()) throw nb::python_error();
+            auto handle = LibraryHandle::open(PyBytes_AS_STRING(bytes.ptr()));
+            if (!handle) throw nb::python_error();
+            new (self) Library{std::move(handle)};
+          },
+          "path"_a)
+      .def(
+          "symbol",
+          [](const Library& self, const std::string& name) {
+            void* address = self.handle->symbol(name);
+            if (!address) throw nb::python_error();
+            return reinterpret_cast<uintptr_t>(address);
+          },
+          "name"_a)
+      .def_prop_ro("path",
+                   [](const Library& self) {
+                     return nb::steal(PyUnicode_DecodeFSDefault(self.handle->path().c_str()));
+                   })
+      .def("__repr__", [](const Library& self) { return "Library('" + self.handle->path() + "')"; });
+}
+
+void bind_slot(nb::module_& m) {
+  nb::class_<Slot>(m, "Slot", "A leaf of out_tree: output `index` of the plan.")
+      .def(nb::init<uint32_t>(), "index"_a)
+      .def_ro("index", &Slot::index)
+      .def("__eq__",
+           [](const Slot& self, nb::handle other) {
+             const Slot* slot = slot_of(other.ptr());
+             return slot && slot->index == self.index;
+           }, nb::arg("other").none())
+      .def("__hash__", [](const Slot& self) { return static_cast<Py_hash_t>(self.index) + 7; })
+      .def("__repr__", [](const Slot& self) { return "Slot(" + std::to_string(self.index) + ")"; });
+  nb::class_<Missing>(m, "Missing", "The type of MISSING: a parameter without default.")
+      .def("__repr__", [](const Missing&) { return "MISSING"; });
+  nb::object missing = nb::cast(Missing{});
+  m.attr("MISSING") = missing;
+  g_missing = missing.release().ptr();
+}
+
+nb::dict thread_stats() {
+  const core::ThreadTable& table = core::ThreadTable::current();
+  nb::dict d;
+  d["pools"] = table.pool_count();
+  d["executors"] = table.executor_count();
+  d["bytes"] = table.bytes();
+  d["workspace_bytes"] = table.workspace_bytes();
+  d["misses"] = table.stats().misses;
+  d["evictions"] = table.stats().evictions;
+  d["swept"] = table.stats().swept;
+  d["live_tables"] = core::ThreadTable::live_tables();
+  d["dead_functions"] = core::DeadFunctions::size();
+  d["events_outstanding"] = core::EventPool::outstanding();
+  return d;
+}
+
+// Every value given replaces the present one, for this thread and for threads that start later.
+void set_limits(std::optional<size_t> pool_limit, std::optional<size_t> hard_cap,
+                std::optional<double> timeout_s, std::optional<size_t> executors,
+                std::optional<size_t> bytes, std::optional<size_t> workspace_bytes,
+                std::optional<bool> grow) {
+  core::ThreadTable& table = core::ThreadTable::current();
+  core::TableLimits limits = table.limits();
+  if (pool_limit) limits.pool.limit = *pool_limit;
+  if (hard_cap) limits.pool.hard_cap = *hard_cap;
+  if (timeout_s) {
+    limits.pool.timeout = std::chrono::nanoseconds(static_cast<int64_t>(*timeout_s * 1e9));
+  }
+  if (executors) limits.executors = *executors;
+  if (bytes) limits.bytes = *bytes;
+  if (workspace_bytes) limits.workspace_bytes = *workspace_bytes;
+  if (grow) limits.pool.queue_limited = *grow ? core::QueuePolicy::kGrow : core::QueuePolicy::kWait;
+  table.set_limits(limits);
+  core::ThreadTable::set_default_limits(limits);
+}
+
+nb::dict get_limits() {
+  const core::TableLimits& limits = core::ThreadTable::current().limits();
+  nb::dict d;
+  d["pool_limit"] = limits.pool.limit;
+  d["hard_cap"] = limits.pool.hard_cap;
+  d["timeout_s"] = std::chrono::duration<double>(limits.pool.timeout).count();
+  d["executors"] = limits.executors;
+  d["bytes"] = limits.bytes;
+  d["workspace_bytes"] = limits.workspace_bytes;
+  d["grow"] = limits.pool.queue_limited == core::QueuePolicy::kGrow;
+  return d;
+}
+
+void bind_limits(nb::module_& m) {
+  m.def("thread_stats", &thread_stats, "Numbers of the calling thread's executor table.");
+  m.def("get_limits", &get_limits);
+  m.def("set_limits", &set_limits, nb::kw_only(), "pool_limit"_a = nb::none(),
+        "hard_cap"_a = nb::none(), "timeout_s"_a = nb::none(), "executors"_a = nb::none(),
+        "bytes"_a = nb::none(), "workspace_bytes"_a = nb::none(), "grow"_a = nb::none(),
+        "Replaces limits of this thread's table and of tables made later.");
+  m.def("set_max_thread_pools", &core::ThreadTable::set_max_thread_pools, "limit"_a,
+        "Most threads that may hold executor pools; 0 for no limit.");
+  m.def("trim", [] { return core::ThreadTable::current().trim(); },
+        "Drops the calling thread's idle executors; returns how many.");
+}
+
+void translate_core_errors(const std::exception_ptr& error, void*) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const core::Error&) {
+    raise_current();  // anything else goes on to nanobind's own translator
+  }
+}
+
+}  // namespace
+
+const Slot* slot_of(PyObject* o) {
+  Slot* slot = nullptr;
+  return nb::try_cast<Slot*>(nb::handle(o), slot) ? slot : nullptr;
+}
+
+std::shared_ptr<LibraryHandle> library_handle_of(nb::handle o) {
+  Library* library = nullptr;
+  if (!nb::try_cast<Library*>(o, library) || !library) return nullptr;
+  return library->handle;
+}
+
+int import_numpy() {
+  import_array1(-1);
+  return 0;
+}
+
+NB_MODULE(_core, m) {
+  nb::set_leak_warnings(false);  // functions that live in modules outlive us at exit, as they should
+  if (import_numpy() < 0) throw nb::python_error();
+  m.doc() = "The native core of opkiln: plans, executors and the callable type.";
+  nb::register_exception_translator(translate_core_errors);
+  core::set_blocking_hooks({begin_blocking, end_blocking});
+  for (int code = 0; code <= static_cast<int>(core::DType::kF64); code++) {
+    g_descr[code] = PyArray_DescrFromType(kTypeOfCode[code]);
+  }
+  bind_slot(m);
+  bind_library(m);
+  bind_plan(m);
+  bind_events(m);
+  bind_limits(m);
+  if (add_compiled_type(m.ptr()) < 0) throw nb::python_error();
+}
+
+}  // namespace opkiln::face

@@ -1,0 +1,22 @@
+// What the plain C parts need from the nanobind part: reading Plan and Slot objects.
+#pragma once
+
+#include "face/common.h"
+
+namespace opkiln::core {
+class Plan;
+class Stream;
+}  // namespace opkiln::core
+
+namespace opkiln::face {
+
+struct Slot;
+
+// The Slot or Plan inside a Python object, null when it is something else. No error is set.
+const Slot* slot_of(PyObject* o);
+core::Plan* plan_of(PyObject* o);
+
+// The stream new executors run on: the inline CPU stream, or a test's.
+core::Stream& current_stream();
+
+}  // namespace opkiln::face

@@ -1,0 +1,44 @@
+// In: a static argument (None, bool, str, dtype, Enum, tuple of such, any hashable object); out: a
+// small number that stands for its type and value in keys. One table per compiled function.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "face/common.h"
+
+namespace opkiln::face {
+
+class Interns {
+ public:
+  static constexpr uint64_t kNone = 0, kFalse = 1, kTrue = 2, kFirstFree = 3;
+
+  // The id of `value`, or -1 with a Python error set (unhashable: plain TypeError).
+  // 1, 1.0 and True differ, 0.0 and -0.0 differ, NaN equals itself, numpy ints equal Python ints.
+  int64_t id_of(PyObject* value);
+  // The object an id stands for (new reference), null with an error when it is gone.
+  PyObject* value(uint64_t id) const;
+
+  int traverse(visitproc visit, void* arg) const;
+  void clear();
+  size_t size() const { return values_.size() + kFirstFree; }
+
+ private:
+  struct Held {
+    PyObject* object;  // strong: the value, or a weak reference to it
+    bool weak;
+  };
+  int64_t add(PyObject* object, bool weak);
+  int64_t id_of_identity(PyObject* value);
+
+  PyObject* by_key_ = nullptr;                             // canonical key -> id
+  std::unordered_map<PyObject*, uint64_t> by_pointer_;     // strongly held values only
+  std::unordered_map<PyObject*, uint64_t> weak_pointer_;   // checked against the weak reference
+  size_t sweep_at_ = 64;
+  std::vector<Held> values_;
+};
+
+// numpy integers and bools become Python's, everything else stays (new reference or null).
+PyObject* canonical_static(PyObject* value);
+
+}  // namespace opkiln::face

@@ -1,0 +1,358 @@
+// test_nest.cpp: loop nests of every layout against a naive evaluator; NumPy's result order.
+#include <algorithm>
+#include <cstdlib>
+
+#include "core/errors.h"
+#include "core/nest.h"
+#include "support.h"
+
+namespace opkiln::test {
+namespace {
+
+struct NumpyCase {
+  int rank;
+  std::int64_t shape_a[6], strides_a[6], shape_b[6], strides_b[6], expected[6];
+};
+const NumpyCase kNumpyCases[] = {
+#include "numpy_order.inc"
+};
+
+/// a + b with NumPy's broadcasting, one elementwise kernel; `out` of the broadcast shape.
+Ref<Plan> linear_plan(DType dtype, int rank_a, int rank_b) {
+  auto plan = make_ref<Plan>();
+  const int a = plan->buffer(BufferKind::kArg, dtype, {}, rank_a);
+  const int b = plan->buffer(BufferKind::kArg, dtype, {}, rank_b);
+  const int rank = std::max(rank_a, rank_b);
+  KernelSpec kernel;
+  OperandSpec read_a{a, {}, false}, read_b{b, {}, false}, write{-1, {}, true};
+  for (int axis = 0; axis < rank; ++axis) {
+    const int in_a = axis - (rank - rank_a), in_b = axis - (rank - rank_b);
+    const int ext_a = in_a >= 0 ? plan->host(HostOp::kExtent, a, -1, in_a) : -1;
+    const int ext_b = in_b >= 0 ? plan->host(HostOp::kExtent, b, -1, in_b) : -1;
+    kernel.extents.push_back(ext_a < 0   ? ext_b
+                             : ext_b < 0 ? ext_a
+                                         : plan->host(HostOp::kBcast, ext_a, ext_b));
+    read_a.axis_map.push_back(in_a >= 0 ? in_a : -1);
+    read_b.axis_map.push_back(in_b >= 0 ? in_b : -1);
+    write.axis_map.push_back(axis);
+  }
+  write.buffer = plan->buffer(BufferKind::kOut, dtype, kernel.extents);
+  kernel.operands = {read_a, read_b, write};
+  plan->kernel(kernel);
+  plan->output_buffer(write.buffer);
+  plan->finish();
+  return plan;
+}
+
+template <class T>
+void check_linear(const std::vector<std::int64_t>& shape, const ArrayView& a, const ArrayView& b,
+                  const ArrayView& out, const char* what) {
+  bool same = true;
+  for_each(shape, [&](const std::vector<std::int64_t>& at) {
+    const T want = static_cast<T>(3 * load<T>(element(a, at)) + 5 * load<T>(element(b, at)));
+    same = same && load<T>(element(out, at)) == want;
+  });
+  report(same, what, __FILE__, __LINE__);
+}
+
+/// Every unit once, cut at random places.
+std::uint64_t run_in_pieces(Rng& rng, Executor& executor) {
+  for (std::size_t n = 0; n < executor.nest_count(); ++n) {
+    const Nest& nest = executor.nest(n);
+    for (std::int64_t at = 0; at < nest.units;) {
+      const std::int64_t next =
+          std::min(nest.units, at + 1 + static_cast<std::int64_t>(rng() % 7) * 3);
+      executor.run_range(nest, at, next);
+      at = next;
+    }
+  }
+  return 0;
+}
+
+std::vector<std::int64_t> random_shape(Rng& rng, int max_rank) {
+  static const std::int64_t kExtents[] = {1, 2, 3, 4, 5, 2, 3, 7, 1, 0};
+  std::vector<std::int64_t> shape;
+  const int rank = pick(rng, 0, max_rank);
+  const bool may_be_empty = pick(rng, 0, 9) == 0;
+  for (int i = 0; i < rank; ++i) shape.push_back(kExtents[pick(rng, 0, may_be_empty ? 9 : 8)]);
+  return shape;
+}
+
+/// Fewer axes and some extents 1.
+std::vector<std::int64_t> broadcastable(Rng& rng, const std::vector<std::int64_t>& shape) {
+  const int drop = pick(rng, 0, 3) == 0 ? pick(rng, 0, static_cast<int>(shape.size())) : 0;
+  std::vector<std::int64_t> made(shape.begin() + drop, shape.end());
+  for (std::int64_t& extent : made)
+    if (pick(rng, 0, 4) == 0) extent = 1;
+  return made;
+}
+
+template <class T>
+void linear_case(Rng& rng, DType dtype, const std::vector<std::int64_t>& shape, bool partial) {
+  Strided a = random_layout(rng, dtype, partial ? broadcastable(rng, shape) : shape, true);
+  Strided b = random_layout(rng, dtype, shape, true);
+  fill(rng, &a);
+  fill(rng, &b);
+  const auto plan =
+      linear_plan(dtype, static_cast<int>(a.shape.size()), static_cast<int>(b.shape.size()));
+  add_linear_variants(*plan, 0, dtype);
+  const bool given = pick(rng, 0, 2) == 0;
+  Strided out = given ? random_layout(rng, dtype, shape, false) : Strided{};
+  const ArrayView args[2] = {a.view(), b.view()};
+  ArrayView outs[1] = {given ? out.view() : absent_array()};
+  const Instantiated made = instantiate(plan, args, nullptr, given ? outs : nullptr);
+  if (!CHECK(made.executor)) return;
+  Executor& ex = *made.executor;
+  if (!given) {
+    const OutSpec& spec = ex.out(0);
+    out.dtype = dtype;
+    out.shape.assign(spec.shape, spec.shape + spec.ndim);
+    out.strides.assign(spec.strides, spec.strides + spec.ndim);
+    out.bytes.assign(static_cast<std::size_t>(spec.nbytes), 77);
+    outs[0] = out.view();
+    CHECK(out.shape == shape);
+    CHECK(!has_internal_overlap(outs[0]));
+    CHECK(byte_range(outs[0]).hi == spec.nbytes && byte_range(outs[0]).lo == 0);
+  }
+  for (int i = 0; i < 2; ++i) ex.args()[i] = args[i].data;
+  ex.outs()[0] = outs[0].data;
+  CHECK(ex.run() == 0);
+  check_linear<T>(shape, args[0], args[1], outs[0], "linear, whole");
+  std::fill(out.bytes.begin(), out.bytes.end(), 33);
+  run_in_pieces(rng, ex);
+  check_linear<T>(shape, args[0], args[1], outs[0], "linear, in pieces");
+  CHECK(ex.bytes() < 4096);
+}
+
+/// x -> row results r (reduced axes dropped or kept as 1) and full results, one reduction kernel.
+template <class T>
+void fold_case(Rng& rng, DType dtype, const std::vector<std::int64_t>& shape,
+               FunctionState& function, std::uint64_t salt) {
+  const int rank = static_cast<int>(shape.size());
+  const auto mask = static_cast<std::uint32_t>(1 + rng() % ((1u << rank) - 1));
+  const bool keep = pick(rng, 0, 1) == 0;
+  auto plan = make_ref<Plan>();
+  const int x = plan->buffer(BufferKind::kArg, dtype, {}, rank);
+  KernelSpec kernel;
+  kernel.reduce_mask = mask;
+  OperandSpec read{x, {}, false}, rows{-1, {}, true}, full{-1, {}, true};
+  std::vector<int> row_extents;
+  std::vector<std::int64_t> row_shape, kept_shape, reduced_shape;
+  for (int axis = 0; axis < rank; ++axis) {
+    const bool reduced = (mask >> axis & 1) != 0;
+    const std::int64_t extent = shape[static_cast<std::size_t>(axis)];
+    kernel.extents.push_back(plan->host(HostOp::kExtent, x, -1, axis));
+    read.axis_map.push_back(axis);
+    full.axis_map.push_back(axis);
+    (reduced ? reduced_shape : kept_shape).push_back(extent);
+    if (!reduced || keep) {
+      rows.axis_map.push_back(static_cast<int>(row_extents.size()));
+      row_extents.push_back(reduced ? plan->host(HostOp::kConstI, -1, -1, 1)
+                                    : kernel.extents.back());
+      row_shape.push_back(reduced ? 1 : extent);
+    } else {
+      rows.axis_map.push_back(-1);
+    }
+  }
+  rows.buffer = plan->buffer(BufferKind::kOut, dtype, row_extents);
+  full.buffer = plan->buffer(BufferKind::kOut, dtype, kernel.extents);
+  kernel.operands = {read, rows, full};
+  plan->kernel(kernel);
+  plan->output_buffer(rows.buffer);
+  plan->output_buffer(full.buffer);
+  plan->finish();
+  add_fold_variants(*plan, 0, dtype);
+
+  Strided in = random_layout(rng, dtype, shape, true);
+  fill(rng, &in);
+  Strided given = random_layout(rng, dtype, shape, false);
+  const ArrayView args[1] = {in.view()};
+  const ArrayView outs[2] = {absent_array(), pick(rng, 0, 1) == 0 ? given.view() : absent_array()};
+  KeyBuilder key(function.id());
+  key.word(salt);
+  const std::uint64_t packs_before = function.stats.packs.load();
+  Lease lease = ThreadTable::current().acquire(
+      key.view(), function, [&] { return instantiate(plan, args, nullptr, outs).executor; });
+  Executor& ex = *lease;
+  std::vector<char> memory[2];
+  ArrayView results[2];
+  for (std::size_t k = 0; k < 2; ++k) {
+    const OutSpec& spec = ex.out(k);
+    memory[k].assign(static_cast<std::size_t>(spec.nbytes) + 1, 55);
+    results[k] = {spec.given ? outs[k].data : memory[k].data(), dtype, spec.ndim, spec.shape,
+                  spec.strides};
+    ex.outs()[k] = results[k].data;
+  }
+  CHECK(std::vector<std::int64_t>(results[0].shape, results[0].shape + results[0].ndim) ==
+        row_shape);
+  ex.args()[0] = args[0].data;
+  ex.run();
+  const std::uint64_t packed = function.stats.packs.load() - packs_before;
+  bool any_pack = false;
+  for (std::size_t n = 0; n < ex.nest_count(); ++n) any_pack = any_pack || ex.nest(n).npacks != 0;
+  CHECK((packed != 0) == any_pack);
+
+  bool rows_ok = true, full_ok = true;
+  for_each(kept_shape, [&](const std::vector<std::int64_t>& kept) {
+    std::vector<std::int64_t> at(static_cast<std::size_t>(rank)), row_at;
+    const auto place = [&](const std::vector<std::int64_t>& reduced) {
+      std::size_t i = 0, j = 0;
+      for (int axis = 0; axis < rank; ++axis)
+        at[static_cast<std::size_t>(axis)] = (mask >> axis & 1) != 0 ? reduced[j++] : kept[i++];
+    };
+    std::uint64_t sum = 1;
+    for_each(reduced_shape, [&](const std::vector<std::int64_t>& reduced) {
+      place(reduced);
+      sum = sum * 31 + static_cast<std::uint64_t>(load<T>(element(args[0], at)));
+    });
+    std::size_t i = 0;
+    for (int axis = 0; axis < rank; ++axis) {
+      if ((mask >> axis & 1) == 0)
+        row_at.push_back(kept[i++]);
+      else if (keep)
+        row_at.push_back(0);
+    }
+    const T want = static_cast<T>(sum % 10007);
+    rows_ok = rows_ok && load<T>(element(results[0], row_at)) == want;
+    for_each(reduced_shape, [&](const std::vector<std::int64_t>& reduced) {
+      place(reduced);
+      full_ok = full_ok && load<T>(element(results[1], at)) ==
+                               static_cast<T>(2 * load<T>(element(args[0], at)) + want);
+    });
+  });
+  CHECK(rows_ok);
+  CHECK(full_ok);
+  lease.release();
+}
+
+TEST(nest_elementwise_fuzz) {
+  Rng rng(1);
+  for (int i = 0; i < 4000; ++i) {
+    const auto shape = random_shape(rng, 5);
+    if (i % 3 == 0) linear_case<std::int8_t>(rng, DType::kI8, shape, true);
+    if (i % 3 == 1) linear_case<std::int32_t>(rng, DType::kI32, shape, true);
+    if (i % 3 == 2) linear_case<std::int64_t>(rng, DType::kI64, shape, true);
+  }
+}
+
+TEST(nest_rank_16_and_0) {
+  Rng rng(2);
+  for (int i = 0; i < 60; ++i) {
+    std::vector<std::int64_t> shape;
+    for (int axis = 0; axis < 16; ++axis) shape.push_back(pick(rng, 0, 2) == 0 ? 2 : 1);
+    linear_case<std::int32_t>(rng, DType::kI32, shape, true);
+    linear_case<std::int32_t>(rng, DType::kI32, {}, true);
+  }
+  CHECK_THROWS(PlanError, make_ref<Plan>()->buffer(BufferKind::kArg, DType::kF32, {}, 17));
+}
+
+TEST(nest_reduction_fuzz) {
+  Rng rng(3);
+  auto function = make_ref<FunctionState>();
+  for (int i = 0; i < 3000; ++i) {
+    auto shape = random_shape(rng, 4);
+    if (shape.empty()) shape.push_back(pick(rng, 0, 5));
+    const auto salt = static_cast<std::uint64_t>(i);
+    if (i % 3 == 0) fold_case<std::int16_t>(rng, DType::kI16, shape, *function, salt);
+    if (i % 3 == 1) fold_case<std::int32_t>(rng, DType::kI32, shape, *function, salt);
+    if (i % 3 == 2) fold_case<std::int64_t>(rng, DType::kI64, shape, *function, salt);
+  }
+  CHECK(function->stats.packs.load() > 100);
+}
+
+TEST(nest_reduction_tiles) {
+  // Rows larger than a tile, more rows than fit into one.
+  Rng rng(4);
+  auto function = make_ref<FunctionState>();
+  for (int i = 0; i < 6; ++i)
+    fold_case<std::int32_t>(rng, DType::kI32, {37, pick(rng, 30, 60), 70}, *function,
+                            static_cast<std::uint64_t>(i));
+}
+
+TEST(nest_order_is_numpys) {
+  for (const NumpyCase& c : kNumpyCases) {
+    const auto plan = linear_plan(DType::kI32, c.rank, c.rank);
+    add_linear_variants(*plan, 0, DType::kI32);
+    std::int32_t data = 0;
+    auto* p = reinterpret_cast<char*>(&data);
+    const ArrayView args[2] = {{p, DType::kI32, c.rank, c.shape_a, c.strides_a},
+                               {p, DType::kI32, c.rank, c.shape_b, c.strides_b}};
+    const Instantiated made = instantiate(plan, args, nullptr);
+    bool same = true;
+    for (int i = 0; i < c.rank; ++i) {
+      const OutSpec& out = made.executor->out(0);
+      same = same && (out.shape[i] == 1 || out.strides[i] == c.expected[i]);
+    }
+    CHECK(same);
+  }
+}
+
+TEST(nest_classes) {
+  // Fully contiguous of any rank is one run of columns; a column of another's row broadcasts.
+  const auto plan = linear_plan(DType::kI32, 3, 3);
+  Strided a = dense(DType::kI32, {4, 5, 6}), b = dense(DType::kI32, {4, 5, 1});
+  const ArrayView same[2] = {a.view(), a.view()};
+  Instantiated made = instantiate(plan, same, nullptr);
+  CHECK(!made.executor && made.missing.size() == 1 && made.missing[0].column_class == "CCC");
+  const ArrayView mixed[2] = {a.view(), b.view()};
+  made = instantiate(plan, mixed, nullptr);
+  CHECK(made.missing.size() == 1 && made.missing[0].column_class == "CZC");
+  add_linear_variants(*plan, 0, DType::kI32);
+  made = instantiate(plan, same, nullptr);
+  CHECK(made.executor->nest(0).rows == 1 && made.executor->nest(0).args.cols == 120);
+  made = instantiate(plan, mixed, nullptr);
+  CHECK(made.executor->nest(0).rows == 20 && made.executor->nest(0).args.cols == 6);
+
+  // One column at most: whatever variant there is will do, and none is asked for twice.
+  const auto lone = linear_plan(DType::kI32, 1, 1);
+  Strided one = dense(DType::kI32, {1}), many = dense(DType::kI32, {9});
+  const ArrayView ones[2] = {one.view(), one.view()};
+  made = instantiate(lone, ones, nullptr);
+  CHECK(made.missing.size() == 1 && made.missing[0].column_class == "CCC");
+  lone->add_variant(0, "GGG", reinterpret_cast<void*>(0x10));
+  made = instantiate(lone, ones, nullptr);
+  CHECK(made.executor && made.missing.empty());
+  const ArrayView wide[2] = {one.view(), many.view()};
+  made = instantiate(lone, wide, nullptr);
+  CHECK(made.missing.size() == 1 && made.missing[0].column_class == "ZCC");
+
+  // No elements: nothing to launch, nothing to build.
+  Strided none = dense(DType::kI32, {0});
+  const ArrayView empty[2] = {none.view(), one.view()};
+  made = instantiate(linear_plan(DType::kI32, 1, 1), empty, nullptr);
+  CHECK(made.executor && !made.executor->launches() && made.executor->run() == 0);
+}
+
+TEST(nest_bad_arguments) {
+  const auto plan = linear_plan(DType::kI32, 1, 1);
+  add_linear_variants(*plan, 0, DType::kI32);
+  Strided three = dense(DType::kI32, {3}), four = dense(DType::kI32, {4}),
+          wrong = dense(DType::kI64, {3});
+  const ArrayView clash[2] = {three.view(), four.view()};
+  bool seen = false;
+  try {
+    instantiate(plan, clash, nullptr);
+  } catch (const HostError& e) {
+    seen = e.kind == HostErrorKind::kBroadcast && e.a == 3 && e.b == 4 && e.reg == 2;
+  }
+  CHECK(seen);
+  const ArrayView other[2] = {three.view(), wrong.view()};
+  CHECK_THROWS(PlanError, instantiate(plan, other, nullptr));
+  const ArrayView fine[2] = {three.view(), three.view()};
+  const ArrayView outs[1] = {four.view()};
+  seen = false;
+  try {
+    instantiate(plan, fine, nullptr, outs);
+  } catch (const OutMismatch& e) {
+    seen = e.out == 0 && e.shape == std::vector<std::int64_t>{3};
+  }
+  CHECK(seen);
+  const std::int64_t huge[2] = {std::int64_t{1} << 40, std::int64_t{1} << 40}, zero[2] = {0, 0};
+  const auto square = linear_plan(DType::kI32, 2, 2);
+  const ArrayView endless[2] = {{nullptr, DType::kI32, 2, huge, zero},
+                                {nullptr, DType::kI32, 2, huge, zero}};
+  CHECK_THROWS(std::bad_alloc, instantiate(square, endless, nullptr));
+}
+
+}  // namespace
+}  // namespace opkiln::test
