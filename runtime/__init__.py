@@ -1,0 +1,1 @@
+"""How a graph becomes a running kernel: one module per stage."""

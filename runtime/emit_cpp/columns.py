@@ -1,0 +1,222 @@
+"""Prints a kernel whose vectors run along the columns: a state struct, a function per column loop, the entry."""
+
+from __future__ import annotations
+
+from opkiln.ops.table import REDUCTIONS
+from opkiln.runtime import kernel as k
+from opkiln.runtime.emit_cpp.text import (
+    ACCUMULATORS,
+    BLOCK,
+    Job,
+    Printer,
+    expression,
+    is_blocked,
+    reads,
+    scalar,
+    vector,
+)
+
+
+class ColumnPrinter(Printer):
+    """One row at a time; a loop takes a step of one vector, or of 32 elements when it folds."""
+
+    def __init__(self, job: Job, width: int) -> None:
+        super().__init__(job, width)
+        self.step = ACCUMULATORS if self.folds else width
+        self.vectors = self.step // width
+
+    def text(self) -> str:
+        """The whole kernel."""
+        loops = [s for s in self.kernel.sections if s.kind == "loop"]
+        parts = [*self.header(), *self.state()]
+        for i, section in enumerate(loops):
+            parts += self.loop(i, section)
+        return "\n".join(parts + self.entry())
+
+    def state(self) -> list[str]:
+        """What passes between the entry and the column loops."""
+        lines = [f"struct {self.name}_state {{", "  const u64 *scalar;"]
+        lines += [f"  {kind} v{value};" for value, kind in self.row_values.items()]
+        for f in self.folds:
+            lines.append(f"  ok_fold<{vector(self.dtypes[f.value])}, {self.vectors}, ok_{f.row}_op> a{f.value};")
+        lines += ["  ok_fault_t fault;"] if self.faulting else []
+        return [*lines, "};"]
+
+    # *** one column loop ***
+
+    def loop(self, index: int, section: k.Section) -> list[str]:
+        """The loop over whole steps; `valid` elements of a step count (all, but in the padded rest)."""
+        walked = [o for o in self.touched(section) if self.classes[o] != "Z"]
+        folds = [s for s in section.body if isinstance(s, k.Accumulate)]
+        lines = [
+            f"static __attribute__((noinline)) void {self.name}_loop{index}("
+            f"char *const *p, const i64 *cs, i64 steps, i64 valid, {self.name}_state &st) {{"
+        ]
+        lines += [f"  char *p{o} = p[{o}];" for o in walked]
+        lines += [f"  const i64 c{o} = cs[{o}];" for o in walked if self.classes[o] == "G"]
+        lines += [f"  {line}" for line in self.prologue(section, folds)]
+        lines.append("  for (; steps > 0; --steps) {")
+        for at in range(self.vectors):
+            body = [line for s in section.body if (line := self.element(s, at))]
+            lines += ["    {", *(f"      {line}" for line in body), "    }"]
+        lines += [f"    p{o} += {self.step} * {self.stride(o)};" for o in walked]
+        lines.append("  }")
+        for f in folds:
+            lines += [f"  st.a{f.value}.acc[{at}] = a{f.value}_{at};" for at in range(self.vectors)]
+        lines += [f"  {line}" for line in self.fault_out()]
+        return [*lines, "  (void)valid;", "}"]
+
+    def prologue(self, section: k.Section, folds: list[k.Accumulate]) -> list[str]:
+        """Broadcast operands, row values, constants and accumulators, read once before the loop."""
+        lines = self.inputs(section)
+        for s in section.body:
+            if isinstance(s, k.Load) and self.classes[s.operand] == "Z":
+                lines.append(f"const auto v{s.value} = {self.splat(s.operand, f'p[{s.operand}]')};")
+        lines += self.fault_in()
+        for f in folds:
+            kind = vector(self.dtypes[f.value])
+            lines.append(f"const {kind} i{f.value} = ok_c<{kind}>({self.identity_of(f)});")
+            for at in range(self.vectors):
+                first = f" + (ok_elt<IVec<{kind}>>){at * self.lanes}" if at else ""
+                lane = f"IVec<{kind}>{{OK_IOTA}}{first}"
+                lines.append(f"const auto m{f.value}_{at} = {lane} < (ok_elt<IVec<{kind}>>)valid;")
+                lines.append(f"{kind} a{f.value}_{at} = st.a{f.value}.acc[{at}];")
+        return lines
+
+    def inputs(self, section: k.Section) -> list[str]:
+        """Row values, parameters and constants that the section reads."""
+        lines: list[str] = []
+        own = {s.value for s in section.body if not isinstance(s, k.Store)}
+        for value in sorted(reads(section)):
+            if value in self.leaves:
+                lines.append(f"const auto v{value} = {self.leaf(self.leaves[value])};")
+            elif value in self.row_values and value not in own:
+                lines.append(f"const auto v{value} = st.v{value};")
+        return lines
+
+    def element(self, s: k.Statement, vector_index: int) -> str:
+        """One statement of a column loop, for the given vector of the step."""
+        match s:
+            case k.Load(value, o):
+                return "" if self.classes[o] == "Z" else f"const auto v{value} = {self.load(o, vector_index)};"
+            case k.Store(o, arg):
+                suffix, value = self.stored(o, arg)
+                at = self.at(o, vector_index)
+                if self.classes[o] == "C":
+                    return f"ok_store{suffix}({at}, {value});"
+                return f"ok_scatter{suffix}({at}, c{o}, {value});"
+            case k.Accumulate(value, row, arg):
+                a = f"a{value}_{vector_index}"
+                masked = f"ok_sel(m{value}_{vector_index}, v{arg}, i{value})"
+                return f"{a} = {REDUCTIONS[row].combine.format(a, masked)};"
+            case k.Param() | k.Const():
+                return ""
+            case _:
+                return f"const auto v{s.value} = {expression(self.kernel, s)};"
+
+    def at(self, o: int, vector_index: int) -> str:
+        """Address of an operand's vector."""
+        return f"p{o} + {vector_index * self.lanes} * {self.stride(o)}" if vector_index else f"p{o}"
+
+    def stride(self, o: int) -> str:
+        """Bytes between elements."""
+        return str(self.kernel.operands[o].dtype.itemsize) if self.classes[o] == "C" else f"c{o}"
+
+    def load(self, o: int, vector_index: int) -> str:
+        """Load one vector of an operand."""
+        dtype = self.kernel.operands[o].dtype
+        name, stride = ("ok_gather", f", c{o}") if self.classes[o] == "G" else ("ok_load", "")
+        kind = "_bool" if dtype.kind == "b" else f"<{scalar(dtype)}>"
+        return f"{name}{kind}({self.at(o, vector_index)}{stride})"
+
+    # *** the entry ***
+
+    def entry(self) -> list[str]:
+        """Rows, and in each row the sections in order."""
+        count = len(self.kernel.operands)
+        lines = self.entry_head()
+        for section in self.kernel.sections:
+            if section.kind == "once":
+                lines.append(f"  for (int i = 0; i < {count}; ++i) p[i] = a->ptr[i];")
+                lines += [f"  {line}" for line in self.rowwise(section)]
+        lines.append("  for (i64 r = row_begin; r < row_end; ++r) {")
+        lines.append(f"    for (int i = 0; i < {count}; ++i) p[i] = a->ptr[i] + r * a->row[i];")
+        index = 0
+        for section in self.kernel.sections:
+            if section.kind == "row":
+                lines += [f"    {line}" for line in self.rowwise(section)]
+            elif section.kind == "loop":
+                lines += [f"    {line}" for line in self.walk(index, section)]
+                index += 1
+        return [*lines, "  }", *self.entry_tail()]
+
+    def rowwise(self, section: k.Section) -> list[str]:
+        """Statements that run once per row or call, on splat vectors, so that their bits are the loops' bits."""
+        lines = ["{", *(f"  {line}" for line in self.inputs(section) + self.fault_in())]
+        for s in section.body:
+            match s:
+                case k.Load(value, o):
+                    lines.append(f"  const auto v{value} = st.v{value} = {self.splat(o, f'p[{o}]')};")
+                case k.Store(o, arg):
+                    dtype = self.kernel.operands[o].dtype
+                    if dtype.kind == "b":
+                        lines.append(f"  *(u8 *)p[{o}] = (u8)(v{arg}[0] & 1);")
+                    else:
+                        lines.append(f"  *(ok_vec<{scalar(dtype)}>::one *)p[{o}] = v{arg}[0];")
+                case k.Apply(value) | k.Convert(value):
+                    lines.append(f"  const auto v{value} = st.v{value} = {self.row_expression(s)};")
+                case _:
+                    pass
+        return [*lines, *(f"  {line}" for line in self.fault_out()), "}"]
+
+    def walk(self, index: int, section: k.Section) -> list[str]:
+        """Run a column loop over the row: whole steps, then the padded rest; float sums by blocks."""
+        folds = [s for s in section.body if isinstance(s, k.Accumulate)]
+        blocked = [f for f in folds if is_blocked(self.kernel, f)]
+        lines = [f"st.a{f.value}.start({self.identity_of(f)});" for f in folds]
+        used = self.touched(section)
+        call = f"{self.name}_loop{index}"
+        body = [
+            f"const i64 whole = m / {self.step}, rest = m % {self.step};",
+            f"if (whole) {call}(q, a->col, whole, {self.step}, st);",
+            "if (rest) {",
+            *(f"  {line}" for line in self.rest(section, used, call)),
+            "}",
+        ]
+        if blocked:
+            lines.append(f"for (i64 j = 0; j < n; j += {BLOCK}) {{")
+            lines.append(f"  const i64 m = n - j < {BLOCK} ? n - j : {BLOCK};")
+            lines.append(f"  char *q[{max(len(self.kernel.operands), 1)}];")
+            lines += [f"  q[{o}] = p[{o}] + j * a->col[{o}];" for o in used]
+            lines += [f"  {line}" for line in body]
+            lines += [f"  st.a{f.value}.close_block({self.identity_of(f)});" for f in blocked]
+            lines.append("}")
+        else:
+            lines += ["{", "  const i64 m = n;", "  char *const *q = p;", *(f"  {line}" for line in body), "}"]
+        for f in folds:
+            total = f"st.a{f.value}.pairs.sum()" if f in blocked else f"st.a{f.value}.total()"
+            if REDUCTIONS[f.row].identity == "zero":
+                total = f"n ? {total} : {vector(self.dtypes[f.value])}{{}}"
+            lines.append(f"st.v{f.value} = {total};")
+        return lines
+
+    def rest(self, section: k.Section, used: list[int], call: str) -> list[str]:
+        """The last elements of a row, padded to a step with copies of the first of them."""
+        count = max(len(self.kernel.operands), 1)
+        written = {s.operand for s in section.body if isinstance(s, k.Store)}
+        moved = [o for o in used if self.classes[o] != "Z"]
+        sizes = {o: self.kernel.operands[o].dtype.itemsize for o in moved}
+        lines = [f"char *t[{count}];", f"i64 ts[{count}];"]
+        lines += [f"t[{o}] = q[{o}];" for o in used if o not in moved]
+        for o in moved:
+            lines.append(f"alignas(64) char pad{o}[{self.step * sizes[o]}];")
+            lines.append(f"t[{o}] = pad{o}, ts[{o}] = {sizes[o]};")
+            if o not in written:
+                at = f"q[{o}] + whole * {self.step} * a->col[{o}]"
+                lines.append(f"ok_pad<u{8 * sizes[o]}>(pad{o}, {at}, a->col[{o}], rest, {self.step});")
+        lines.append(f"{call}(t, ts, 1, rest, st);")
+        for o in moved:
+            if o in written:
+                at = f"q[{o}] + whole * {self.step} * a->col[{o}]"
+                lines.append(f"ok_unpad<u{8 * sizes[o]}>({at}, a->col[{o}], pad{o}, rest);")
+        return lines

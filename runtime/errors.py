@@ -1,0 +1,159 @@
+"""The errors opkiln raises: in go a message and its remedy, out comes one type per kind of mistake.
+
+Each derives from OpkilnError and from the builtin that NumPy or Python would raise in its place,
+so `except ValueError` written for NumPy keeps working.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _rebuild(cls: type[OpkilnError], args: tuple[Any, ...], state: dict[str, Any]) -> OpkilnError:
+    error = cls(*args)
+    error.__dict__.update(state)
+    return error
+
+
+class OpkilnError(Exception):
+    """Base of all errors of opkiln."""
+
+    def __init__(self, message: str = "", *, fix: str | None = None) -> None:
+        """Store the message; `fix` is one sentence that says what to do and ends the message."""
+        text = f"{message}\n  how to fix: {fix}" if fix else message
+        super().__init__(text)
+        self.args = (text,)  # some builtins keep only their own view of the arguments
+        self.fix = fix
+
+    def __str__(self) -> str:
+        """Return the message only, whatever builtin the subclass also derives from."""
+        return str(self.args[0]) if self.args else ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by arguments and attributes, because subclasses take keywords of their own."""
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+class OpkilnWarning(UserWarning):
+    """Something works less well than it could; the text says what to do about it."""
+
+
+# ---- what the user wrote ----
+
+
+class TraceError(OpkilnError, TypeError):
+    """The function cannot be traced: names the user's line and what to write instead."""
+
+
+class ArgumentError(OpkilnError, TypeError):
+    """A call has the wrong number, names or kinds of arguments."""
+
+
+class UnsupportedDType(OpkilnError, TypeError):
+    """An array has a dtype that opkiln does not compute with."""
+
+
+class ShapeError(OpkilnError, ValueError):
+    """Shapes do not fit each other or the operation."""
+
+
+class AxisError(ShapeError, np.exceptions.AxisError):
+    """An axis is out of range or repeated."""
+
+
+class ReadOnlyError(OpkilnError, ValueError):
+    """A result was to be written into a read-only array."""
+
+
+class DeviceMismatch(OpkilnError, ValueError):
+    """Arguments of one operation live on different devices."""
+
+
+class HostRangeError(OpkilnError, OverflowError):
+    """A Python number does not fit the dtype it meets, or size arithmetic overflows int64."""
+
+
+class HostDivisionError(OpkilnError, ZeroDivisionError):
+    """Size or scalar arithmetic divides by zero."""
+
+
+class IntegerPowerError(OpkilnError, ValueError):
+    """An integer is raised to a negative power."""
+
+
+class NotYet(OpkilnError, NotImplementedError):
+    """A documented option or feature that this version does not have yet."""
+
+
+class ConfigError(OpkilnError, ValueError):
+    """A setting cannot be used: names the variable, the value and what is accepted."""
+
+
+# ---- running ----
+
+
+class PoolTimeout(OpkilnError, TimeoutError):
+    """No executor became free in time."""
+
+
+class PoolLimitError(OpkilnError, RuntimeError):
+    """More threads hold executor pools than OPKILN_MAX_THREAD_POOLS allows."""
+
+
+class EventError(OpkilnError, RuntimeError):
+    """An event is used before it was recorded or after it was given back."""
+
+
+# ---- building and loading ----
+
+
+class ToolchainNotFound(OpkilnError, RuntimeError):
+    """No usable C++ compiler (or ninja): lists each place tried and how to install one."""
+
+
+class CompileFailed(OpkilnError, RuntimeError):
+    """The compiler refused the text: holds the command, exit code, output and log path."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        fix: str | None = None,
+        command: str = "",
+        exit_code: int | None = None,
+        output: str = "",
+        log_path: Path | None = None,
+        source_path: Path | None = None,
+    ) -> None:
+        """Store the message and what a tool needs to show the failure in its own way."""
+        super().__init__(message, fix=fix)
+        self.command = command
+        self.exit_code = exit_code
+        self.output = output
+        self.log_path = log_path
+        self.source_path = source_path
+
+
+class CompileTimeout(CompileFailed, TimeoutError):
+    """The compiler ran longer than OPKILN_COMPILE_TIMEOUT and was stopped with all its children."""
+
+
+class LoadFailed(OpkilnError, OSError):
+    """A shared library cannot be loaded: missing file, wrong machine, noexec mount, dependency."""
+
+
+class SymbolMissing(OpkilnError, AttributeError):
+    """A shared library lacks a function that it should export."""
+
+
+class CacheError(OpkilnError, OSError):
+    """The artifact cache cannot be used: names the directory and the setting that moves it."""
+
+
+class NotCached(CacheError):
+    """OPKILN_ASSERT_CACHED is set and a kernel would have to be compiled."""

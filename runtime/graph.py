@@ -1,0 +1,189 @@
+"""Graph: ops and their sources in, interned SSA nodes with dtype, shape and a process-independent digest out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from opkiln.ops.defs import OpDef, digest_of
+from opkiln.ops.primitives import HOST_OPS, HostConst, HostOp, Input, props_text
+from opkiln.ops.rules import RULES
+
+_INTERNED: WeakValueDictionary[tuple[OpDef, tuple[Node, ...]], Node] = WeakValueDictionary()
+
+HostType = type[int] | type[float]
+
+
+class Node:
+    """One value: op, sources, dtype, shape. Equal (op, sources) are one object, so `is` is equality.
+
+    `dtype` is a NumPy dtype, or the Python type int or float for a host scalar. `shape` holds one
+    host node per axis; a host scalar's shape is ().
+    """
+
+    __slots__ = ("__weakref__", "_digest", "dtype", "op", "shape", "src")
+
+    op: OpDef
+    src: tuple[Node, ...]
+    dtype: Any
+    shape: tuple[Node, ...]
+    _digest: bytes | None
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the value lives on the host: sizes and weak scalars."""
+        return isinstance(self.op, HOST_OPS)
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def digest(self) -> bytes:
+        """128 bits over op and sources; the same in every process."""
+        if self._digest is None:
+            for node in topological([self]):
+                if node._digest is None:
+                    digests = (node.op.digest, *(s._digest or b"" for s in node.src))
+                    node._digest = digest_of(digests)
+        assert self._digest is not None
+        return self._digest
+
+    def __repr__(self) -> str:
+        kind = self.dtype.__name__ if self.is_host else self.dtype.name
+        return f"<{props_text(self.op)}: {kind}{list(map(size_text, self.shape))}>"
+
+
+def make(op: OpDef, *src: Node) -> Node:
+    """The node of `op` over `src`, checked and interned.
+
+    Raises:
+        TypeError, ValueError: the op's infer rule refuses these sources.
+    """
+    key = (op, src)
+    node = _INTERNED.get(key)
+    if node is None:
+        dtype, shape = RULES.find("infer", op)(op, src)
+        node = Node()
+        node.op, node.src, node.dtype, node.shape, node._digest = op, src, dtype, shape, None
+        # Two threads may both get here: setdefault makes one of the two nodes the only one.
+        node = _INTERNED.setdefault(key, node)
+    return node
+
+
+def host_const(value: int | float) -> Node:
+    """A host scalar known now."""
+    return make(HostConst(value))
+
+
+def const_value(node: Node) -> int | float | None:
+    """The value of a host constant, else None."""
+    return node.op.value if isinstance(node.op, HostConst) else None
+
+
+def is_one(node: Node) -> bool:
+    """Whether an extent is known to be 1."""
+    return const_value(node) == 1
+
+
+def topological(roots: Iterable[Node], *, stop: frozenset[Node] = frozenset()) -> list[Node]:
+    """Nodes reachable through sources, each after its sources; no recursion, so depth is free.
+
+    Nodes in `stop` are listed but not entered. Shapes are not followed: extents are reached
+    through `Node.shape` by whoever needs them.
+    """
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, Iterator[Node]]] = []
+    for root in roots:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack.append((root, iter(() if root in stop else root.src)))
+        while stack:
+            node, sources = stack[-1]
+            for source in sources:
+                if source not in seen:
+                    seen.add(source)
+                    stack.append((source, iter(() if source in stop else source.src)))
+                    break
+            else:
+                stack.pop()
+                order.append(node)
+    return order
+
+
+class Graph:
+    """A traced function: the input nodes, in leaf order, and the output nodes.
+
+    `where` maps a node to the user's "file:line" that made it; it is not part of the identity.
+    """
+
+    __slots__ = ("_digest", "inputs", "outputs", "where")
+
+    def __init__(
+        self,
+        inputs: tuple[Node, ...],
+        outputs: tuple[Node, ...],
+        where: dict[Node, str] | None = None,
+    ) -> None:
+        for i, node in enumerate(inputs):
+            if not isinstance(node.op, Input) or node.op.index != i:
+                raise TypeError(f"graph input {i}: expected Input({i}, ...), got {node!r}")
+        self.inputs = inputs
+        self.outputs = outputs
+        self.where = where or {}
+        self._digest: bytes | None = None
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes that the outputs need, in topological order."""
+        return topological(self.outputs)
+
+    @property
+    def digest(self) -> bytes:
+        """128 bits over inputs and outputs; the same in every process."""
+        if self._digest is None:
+            parts = tuple(n.op.digest for n in self.inputs), tuple(n.digest for n in self.outputs)
+            self._digest = digest_of(parts)
+        return self._digest
+
+    def with_outputs(self, outputs: tuple[Node, ...]) -> Graph:
+        """The same inputs and locations with other outputs."""
+        return Graph(self.inputs, outputs, self.where)
+
+    def __str__(self) -> str:
+        names: dict[Node, str] = {}
+        lines: list[str] = []
+        for node in topological([*self.inputs, *self.outputs]):
+            if node.is_host and node not in self.outputs:
+                names[node] = size_text(node)
+                continue
+            names[node] = f"%{len(lines)}"
+            args = " ".join(names[s] for s in node.src)
+            kind = node.dtype.__name__ if node.is_host else np.dtype(node.dtype).name
+            shape = ", ".join(map(size_text, node.shape))
+            at = self.where.get(node)
+            lines.append(
+                f"{names[node]} = {props_text(node.op)} {args} : {kind}[{shape}]"
+                + (f"  # {at}" if at else "")
+            )
+        lines.append("return " + " ".join(names[o] for o in self.outputs))
+        return "\n".join(lines)
+
+
+def size_text(node: Node) -> str:
+    """A host scalar as a short expression, for printing; long ones are cut."""
+    value = const_value(node)
+    if value is not None:
+        return repr(value)
+    if isinstance(node.op, HostOp):
+        text = f"{node.op.fn}({', '.join(size_text(s) for s in node.src[:4])})"
+        return text if len(text) <= 80 else f"{node.op.fn}(...)"
+    if node.src:
+        return f"arg{getattr(node.src[0].op, 'index', '?')}.shape[{getattr(node.op, 'axis', '?')}]"
+    return f"scalar{getattr(node.op, 'index', '?')}"

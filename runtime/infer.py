@@ -1,0 +1,170 @@
+"""Infer rules: an op and its sources in, the result's dtype and symbolic shape out. Nothing is allocated or built."""
+
+from __future__ import annotations
+
+from functools import reduce as fold
+from typing import Any
+
+import numpy as np
+
+from opkiln.ops import primitives as p
+from opkiln.ops.rules import RULES
+from opkiln.ops.table import ELEMENTWISE
+from opkiln.runtime.errors import ShapeError
+from opkiln.runtime.graph import Node, const_value, host_const, make
+
+Inferred = tuple[Any, tuple[Node, ...]]
+Sources = tuple[Node, ...]
+
+
+def broadcast_dim(a: Node, b: Node) -> Node:
+    """The extent that two axes broadcast to: equal, or one of them 1.
+
+    Raises:
+        ShapeError: both are known and differ, and neither is 1.
+    """
+    if a is b:
+        return a
+    known_a, known_b = const_value(a), const_value(b)
+    if known_a == 1:
+        return b
+    if known_b == 1:
+        return a
+    if known_a is not None and known_b is not None:
+        raise ShapeError(f"operands could not be broadcast together: extents {known_a} and {known_b}")
+    # A set: broadcasting is associative, commutative and idempotent, so equal sets are one node.
+    members: dict[Node, None] = {}
+    for dim in (a, b):
+        is_set = isinstance(dim.op, p.HostOp) and dim.op.fn == "bcast"
+        members.update(dict.fromkeys(dim.src if is_set else (dim,)))
+    return make(p.HostOp("bcast"), *sorted(members, key=lambda n: n.digest))
+
+
+def broadcast_shapes(*shapes: Sources) -> Sources:
+    """NumPy's broadcasting of symbolic shapes.
+
+    Raises:
+        ShapeError: two known extents do not broadcast.
+    """
+    rank = max((len(s) for s in shapes), default=0)
+    one = host_const(1)
+    padded = [(one,) * (rank - len(s)) + s for s in shapes]
+    return tuple(fold(broadcast_dim, dims) for dims in zip(*padded, strict=True))
+
+
+@RULES.register("infer", p.Input)
+def _input(op: p.Input, src: Sources) -> Inferred:
+    del src
+    # The extents are Dim nodes over the input itself; they are attached by graph_input below, since
+    # a node cannot hold nodes that name it before it exists.
+    return op.dtype, ()
+
+
+def graph_input(index: int, dtype: np.dtype[np.generic], rank: int) -> Node:
+    """The node of an array leaf, with one Dim per axis as its shape."""
+    node = make(p.Input(index, dtype, rank))
+    if len(node.shape) != rank:
+        node.shape = tuple(make(p.Dim(axis), node) for axis in range(rank))
+    return node
+
+
+@RULES.register("infer", p.HostArg)
+def _host_arg(op: p.HostArg, src: Sources) -> Inferred:
+    del src
+    return (float if op.kind == "f" else int), ()
+
+
+@RULES.register("infer", p.Dim)
+def _dim(op: p.Dim, src: Sources) -> Inferred:
+    rank = src[0].op.rank if isinstance(src[0].op, p.Input) else -1
+    if not 0 <= op.axis < rank:
+        raise ShapeError(f"axis {op.axis} is out of bounds for an array of rank {rank}")
+    return int, ()
+
+
+@RULES.register("infer", p.HostConst)
+def _host_const(op: p.HostConst, src: Sources) -> Inferred:
+    del src
+    return type(op.value), ()
+
+
+@RULES.register("infer", p.HostOp)
+def _host_op(op: p.HostOp, src: Sources) -> Inferred:
+    for node in src:
+        if not node.is_host:
+            raise TypeError(f"host op {op.fn}: expected host scalars, got {node!r}")
+    is_float = op.fn in ("truediv", "float") or any(s.dtype is float for s in src)
+    return (float if is_float else int), ()
+
+
+@RULES.register("infer", p.Constant)
+def _constant(op: p.Constant, src: Sources) -> Inferred:
+    del src
+    return op.value.dtype, ()
+
+
+@RULES.register("infer", p.FromHost)
+def _from_host(op: p.FromHost, src: Sources) -> Inferred:
+    if not src[0].is_host:
+        raise TypeError(f"FromHost: expected a host scalar, got {src[0]!r}")
+    return op.dtype, ()
+
+
+@RULES.register("infer", p.Elementwise)
+def _elementwise(op: p.Elementwise, src: Sources) -> Inferred:
+    row = ELEMENTWISE[op.row]
+    operands, result = row.signature(row, tuple(s.dtype for s in src))
+    got = tuple(s.dtype for s in src)
+    if operands != got:
+        raise TypeError(
+            f"{op.row}: expected operands cast to {[d.name for d in operands]}, got {[str(d) for d in got]}"
+        )
+    return result, broadcast_shapes(*(s.shape for s in src))
+
+
+@RULES.register("infer", p.Cast)
+def _cast(op: p.Cast, src: Sources) -> Inferred:
+    return op.dtype, src[0].shape
+
+
+@RULES.register("infer", p.Reduce)
+def _reduce(op: p.Reduce, src: Sources) -> Inferred:
+    (x,) = src
+    if any(not 0 <= axis < x.rank for axis in op.axes):
+        raise ShapeError(f"{op.row}: axes {op.axes} are out of bounds for an array of rank {x.rank}")
+    if x.dtype != op.dtype:
+        raise TypeError(f"{op.row}: expected an operand cast to {op.dtype.name}, got {x.dtype.name}")
+    one = host_const(1)
+    if op.keepdims:
+        return op.dtype, tuple(one if i in op.axes else d for i, d in enumerate(x.shape))
+    return op.dtype, tuple(d for i, d in enumerate(x.shape) if i not in op.axes)
+
+
+@RULES.register("infer", p.Transpose)
+def _transpose(op: p.Transpose, src: Sources) -> Inferred:
+    if sorted(op.perm) != list(range(src[0].rank)):
+        raise ShapeError(f"transpose: axes {op.perm} are no permutation of {src[0].rank} axes")
+    return src[0].dtype, tuple(src[0].shape[i] for i in op.perm)
+
+
+@RULES.register("infer", p.ExpandDims)
+def _expand_dims(op: p.ExpandDims, src: Sources) -> Inferred:
+    rank = src[0].rank + len(op.axes)
+    dims = iter(src[0].shape)
+    one = host_const(1)
+    return src[0].dtype, tuple(one if i in op.axes else next(dims) for i in range(rank))
+
+
+@RULES.register("infer", p.BroadcastTo)
+def _broadcast_to(op: p.BroadcastTo, src: Sources) -> Inferred:
+    del op
+    x, shape = src[0], src[1:]
+    if x.rank > len(shape):
+        raise ShapeError(f"broadcast_to: rank {x.rank} does not fit into rank {len(shape)}")
+    # The target wins: an operand extent that is neither 1 nor the target's is refused at run time.
+    aligned = zip(x.shape, shape[len(shape) - x.rank :], strict=True)
+    checked = tuple(
+        s if d is s or const_value(d) == 1 else make(p.HostOp("same"), s, broadcast_dim(d, s))
+        for d, s in aligned
+    )
+    return x.dtype, shape[: len(shape) - x.rank] + checked

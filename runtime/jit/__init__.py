@@ -1,0 +1,200 @@
+"""The loader: in goes generated C++ text, out come the addresses of its functions.
+
+The artifact is looked up on disk by content; only if it is absent is it built, once, whatever the
+number of threads and processes that ask for it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from opkiln.runtime.config import config
+from opkiln.runtime.errors import CacheError, NotCached, OpkilnError, ToolchainNotFound
+from opkiln.runtime.jit import store, toolchain
+from opkiln.runtime.jit.flags import Flags
+from opkiln.runtime.jit.load import Opened, Order, is_noexec, look_up
+from opkiln.runtime.key import KeyParts, sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from opkiln.runtime.jit.toolchain import Compiler
+
+__all__ = ["Flags", "Loaded", "assembly", "build_or_load", "compiler", "key_parts"]
+
+KERNEL_ABI = "1"
+
+
+class Loaded(NamedTuple):
+    """A loaded artifact; keep it (or `library`) alive as long as an address is in use."""
+
+    path: str
+    addresses: dict[str, int]
+    library: Any
+    hit: str  # "disk" or "built"
+    seconds: float
+    parts: KeyParts
+
+
+# ---- the compiler in use ----
+
+_guard = _thread.allocate_lock()
+_known: dict[tuple[str, str | None, str | None], Compiler] = {}  # (directory, CXX, PATH)
+
+
+def _after_fork() -> None:
+    global _guard  # noqa: PLW0603
+    _guard = _thread.allocate_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def compiler() -> Compiler:
+    """The compiler in use: asked once per machine, then read from the cache directory."""
+    return _compilers()[0]
+
+
+def _compilers() -> list[Compiler]:
+    """The compiler in use or, if none is left, all that once filled the cache on this machine."""
+    base = store.root()
+    slot = (base, config.cxx, os.environ.get("PATH"))
+    found = _known.get(slot)
+    if found is not None:
+        return [found]
+    with _guard:
+        folder = store.make_folder(f"{base}/compilers")
+        tried: list[str] = []
+        found = _known.get(slot) or _identify(folder, tried)
+        if found is not None:
+            _known[slot] = found
+            return [found]
+        left = list(toolchain.stored_without_compiler(folder))
+    if not left:
+        raise _not_found(tried)
+    return left
+
+
+def _identify(folder: str, tried: list[str]) -> Compiler | None:
+    for request in toolchain.requests():
+        if not request.program:
+            tried.append(f"{' '.join(request.words) or '(empty)'}: not found on PATH")
+            continue
+        known = toolchain.stored(folder, request)
+        if known is not None:
+            return known
+        from opkiln.runtime.jit.lock import ProcessLock
+
+        with ProcessLock(f"{folder}/.lock", config.lock_wait, lambda _: None):
+            known = toolchain.stored(folder, request)
+            if known is not None:
+                return known
+            try:
+                return toolchain.probe(folder, request)
+            except ToolchainNotFound as error:
+                tried.append(str(error))
+    return None
+
+
+def _not_found(tried: list[str]) -> ToolchainNotFound:
+    lines = "".join(f"\n  tried {line}" for line in tried)
+    setting = "OPKILN_CXX or CXX" if config.cxx is not None else "PATH"
+    return ToolchainNotFound(
+        f"no working C++ compiler (from {setting}, PATH={os.environ.get('PATH', '')!r}){lines}",
+        fix=toolchain.HOW_TO_INSTALL,
+    )
+
+
+# ---- the door ----
+
+
+def key_parts(text: bytes, symbols: Sequence[str], flags: Flags, made_by: Compiler) -> KeyParts:
+    """The named parts that decide what the machine code is; no path, version of ours or time."""
+    return KeyParts(
+        [
+            ("schema", store.SCHEMA),
+            ("kernel.abi", KERNEL_ABI),
+            ("text", sha256(text)),
+            ("symbols", symbols),
+            *flags.parts(),
+            *made_by.parts(),
+        ]
+    )
+
+
+def build_or_load(
+    text: str, symbols: Sequence[str], *, name: str, flags: Flags | None = None
+) -> Loaded:
+    """Return the functions `symbols` of the C++ `text`, from disk or from a build.
+
+    Raises ToolchainNotFound, CompileFailed, CompileTimeout, LoadFailed, SymbolMissing, NotCached or
+    CacheError; nothing half-written is left, and the next call starts afresh.
+    """
+    start = time.perf_counter()
+    data = text.encode("utf-8", "surrogateescape")
+    wanted = (flags or Flags()).checked()
+    for attempt in range(3):
+        try:
+            return _find(data, tuple(symbols), name, wanted, start)
+        except OSError as error:
+            if not _other_place(error, attempt):
+                raise _typed(error) from error
+    raise CacheError("the cache directory keeps failing", fix=store.FIX)
+
+
+def _other_place(error: OSError, attempt: int) -> bool:
+    """After a problem of the disk, make another try sensible; False if it is not."""
+    if isinstance(error, FileNotFoundError) and attempt == 0:
+        store.forget_root()  # someone removed the cache directory: make it again
+        return True
+    if isinstance(error, OpkilnError):
+        place = isinstance(error, CacheError) and not isinstance(error, NotCached)
+        return (place or is_noexec(error)) and store.use_temporary_root(str(error).splitlines()[0])
+    reason = f"the cache directory cannot take a new kernel ({error})"
+    return store.use_temporary_root(reason)
+
+
+def _typed(error: OSError) -> OpkilnError:
+    if isinstance(error, OpkilnError):
+        return error
+    return CacheError(f"kernels can be kept nowhere: {error}", fix=store.FIX)
+
+
+def assembly(text: str, flags: Flags | None = None) -> str:
+    """The assembly of a text with the flags of `build_or_load`, for people to read."""
+    import tempfile
+
+    from opkiln.runtime.jit import build
+
+    with tempfile.TemporaryDirectory(prefix="opkiln-") as folder:
+        source, output = f"{folder}/{store.SOURCE}", f"{folder}/kernel.s"
+        store.write_file(source, text.encode("utf-8", "surrogateescape"))
+        wanted = (flags or Flags()).checked()
+        build.assembly(compiler(), wanted, source, output, f"{folder}/{store.LOG}")
+        return store.read_owned(output).decode("utf-8", "replace")
+
+
+def _find(data: bytes, symbols: tuple[str, ...], name: str, flags: Flags, start: float) -> Loaded:
+    orders: list[Order] = []
+    for made_by in _compilers():
+        parts = key_parts(data, symbols, flags, made_by)
+        entry = store.entry_for(store.root(), made_by.target, name, parts)
+        order = Order(data, symbols, flags, made_by, parts, entry)
+        opened = look_up(order)
+        if opened is not None:
+            return _loaded(order, opened, "disk", start)
+        orders.append(order)
+    from opkiln.runtime.jit.flight import build_once
+
+    opened, hit = build_once(orders[0])
+    return _loaded(orders[0], opened, hit, start)
+
+
+def _loaded(order: Order, opened: Opened, hit: str, start: float) -> Loaded:
+    seconds = time.perf_counter() - start
+    path = order.entry.library
+    return Loaded(path, opened.addresses, opened.library, hit, seconds, order.parts)

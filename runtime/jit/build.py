@@ -1,0 +1,285 @@
+"""A build: in go a text and its key, out comes a published entry; one build per key at a time.
+
+Threads of this process wait for the first one, other processes for its lock. Whatever ends a build
+(an exception, Ctrl-C, SIGKILL) leaves only a private directory, which a later build sweeps away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from typing import TYPE_CHECKING
+
+from opkiln.runtime.config import config
+from opkiln.runtime.errors import (
+    CompileFailed,
+    CompileTimeout,
+    NotYet,
+    ToolchainNotFound,
+)
+from opkiln.runtime.jit import spawn, store
+from opkiln.runtime.jit.load import look_up, open_library
+from opkiln.runtime.jit.lock import ProcessLock
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from opkiln.runtime.jit.flags import Flags
+    from opkiln.runtime.jit.load import Opened, Order
+    from opkiln.runtime.jit.toolchain import Compiler
+
+_SHOWN_LINES = 50
+_SHOWN_BYTES = 64 * 1024
+
+# How often each way was taken in this process; "direct_failed" must stay 0 on a healthy machine.
+counters = {"direct": 0, "driver": 0, "direct_failed": 0}
+_direct_off: set[str] = set()  # compilers whose direct steps failed here
+
+
+# ---- building ----
+
+
+def build(order: Order) -> tuple[Opened, str]:
+    """Return the opened library and how it came: 'built', or 'disk' if others were first."""
+    entry = order.entry
+    store.make_folder(entry.folder)
+
+    def tell(holder: str) -> None:
+        store.warn(
+            f"waiting for {holder}, which builds {entry.name} too; "
+            f"after {config.lock_wait:g} s (OPKILN_LOCK_WAIT) it is built here as well"
+        )
+
+    lock = f"{entry.folder}/.lock-{entry.name}"
+    with ProcessLock(lock, config.lock_wait, tell):
+        opened = look_up(order)
+        if opened is not None:
+            return opened, "disk"
+        store.tidy(entry.folder)
+        with _private(order) as private:
+            return _build_in(order, private)
+
+
+@contextlib.contextmanager
+def _private(order: Order) -> Generator[str]:
+    path = store.private_folder(order.entry)
+    os.mkdir(path, 0o700)
+    try:
+        yield path
+    finally:
+        store.remove(path)  # gone already if it was published
+
+
+def _build_in(order: Order, private: str) -> tuple[Opened, str]:
+    source, library = f"{private}/{store.SOURCE}", f"{private}/{store.LIBRARY}"
+    store.write_file(source, order.text)
+    log = compile_library(order.compiler, order.flags, source, library, f"{private}/{store.LOG}")
+    opened = open_library(library, order.symbols)
+    store.write_file(f"{private}/{store.LOG}", log)
+    files = {store.SOURCE: order.text, store.LIBRARY: store.read_owned(library), store.LOG: log}
+    manifest = store.manifest(order.parts, order.compiler.features, order.symbols, files)
+    store.write_file(f"{private}/{store.MANIFEST}", manifest)
+    for _ in range(3):
+        if store.publish(private, order.entry):
+            return opened, "built"
+        found = look_up(order)
+        if found is not None:
+            return found, "disk"
+    return opened, "built"  # others keep putting damaged entries there; this one is loaded anyway
+
+
+def assembly(compiler: Compiler, flags: Flags, source: str, output: str, log: str) -> None:
+    """Write the assembly that `compile_library` would make of the text."""
+    command = [*compiler.words, *compiler.arch, *flags.compile_flags(), "-x", "c++"]
+    command += ["-S", source, "-o", output]
+    code = run_logged(command, log, time.monotonic() + config.compile_timeout)
+    if code not in (0, spawn.UNKNOWN):
+        raise failure([command], log, code)
+
+
+def compile_library(compiler: Compiler, flags: Flags, source: str, library: str, log: str) -> bytes:
+    """Compile one text into a shared library; return the log, or raise CompileFailed."""
+    if not compiler.words:
+        raise ToolchainNotFound("the compiler is gone and this kernel is not in the cache")
+    deadline = time.monotonic() + config.compile_timeout
+    said = b""
+    if not hasattr(os, "posix_spawn"):
+        raise NotYet("building kernels on this operating system is not supported yet")
+    if _direct_allowed(compiler, flags):
+        steps = _direct_steps(compiler, flags, source, library)
+        try:
+            if _run_direct(steps, log, deadline) == [0, 0, 0] and os.path.exists(library):
+                counters["direct"] += 1
+                return read_log(steps, log)
+            said = read_log(steps, log)
+        except spawn.NotStarted as error:
+            said = str(error).encode()
+        except spawn.OutOfTime:
+            raise _timeout(steps, log) from None
+    # The driver decides: it repeats an error of the text, and it works where a step failed for
+    # another reason (a moved tool, a changed installation).
+    command = compiler.driver(flags, source, library)
+    code = run_logged(command, log, deadline)
+    if code not in (0, spawn.UNKNOWN) or not os.path.exists(library):
+        raise failure([command], log, code)
+    counters["driver"] += 1
+    if said:
+        counters["direct_failed"] += 1
+        _direct_off.add(compiler.digest)  # do not pay twice for every kernel
+        return (
+            b"direct steps failed, the driver did not:\n" + said + b"\n" + read_log([command], log)
+        )
+    return read_log([command], log)
+
+
+def _direct_allowed(compiler: Compiler, flags: Flags) -> bool:
+    """Whether the steps may run without the driver."""
+    known = bool(compiler.direct) and compiler.digest not in _direct_off
+    return known and not flags.libraries and _passes_unchanged(flags)
+
+
+def _passes_unchanged(flags: Flags) -> bool:
+    """Whether cc1plus takes the kernel's own flags as the driver does."""
+    return all(
+        flag.startswith(("-f", "-O", "-D", "-W")) for flag in (*flags.optimize, *flags.extra)
+    )
+
+
+def _direct_steps(compiler: Compiler, flags: Flags, source: str, library: str) -> list[list[str]]:
+    cc1plus, assembler, linker = compiler.direct
+    obj = library.removesuffix(".so") + ".o"
+    return [
+        [*cc1plus, *flags.compile_flags(), source, "-o", "-"],
+        [*assembler, "-o", obj],
+        [*linker, obj, "-o", library],
+    ]
+
+
+@contextlib.contextmanager
+def _log_file(path: str) -> Generator[int]:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _run_direct(steps: list[list[str]], log: str, deadline: float) -> list[int]:
+    """cc1plus | as, then ld: what the driver does, without the driver and its library search."""
+    with _log_file(log) as out:
+        with spawn.Job() as job:
+            read, write = os.pipe()
+            try:
+                job.start(steps[0], stdin=None, stdout=write, stderr=out)
+                job.start(steps[1], stdin=read, stdout=out, stderr=out)
+            finally:
+                os.close(read)
+                os.close(write)
+            codes = job.wait(deadline)
+        if codes != [0, 0]:
+            return codes
+        codes.append(spawn.run(steps[2], stdout=out, stderr=out, deadline=deadline))
+    with contextlib.suppress(OSError):
+        os.unlink(steps[1][-1])
+    return codes
+
+
+def run_logged(command: list[str], log: str, deadline: float) -> int:
+    """Run one command with its output in a fresh log; return its exit code."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(log)
+    try:
+        with _log_file(log) as out:
+            return spawn.run(command, stdout=out, stderr=out, deadline=deadline)
+    except spawn.OutOfTime:
+        raise _timeout([command], log) from None
+    except spawn.NotStarted as error:
+        raise ToolchainNotFound(f"the compiler could not be started: {error}") from None
+
+
+# ---- reports ----
+
+
+def _shell(command: Sequence[str]) -> str:
+    import shlex
+
+    return shlex.join(command)
+
+
+def _head(log: str, limit: int = _SHOWN_BYTES) -> bytes:
+    try:
+        with open(log, "rb") as file:
+            return file.read(limit)
+    except OSError:
+        return b""
+
+
+def read_log(commands: list[list[str]], log: str) -> bytes:
+    """The commands and the start of what they said."""
+    lines = [os.fsencode(_shell(command)) + b"\n" for command in commands]
+    return b"".join(lines) + _head(log)
+
+
+def _first_lines(text: str) -> str:
+    """The lines from the first error on, at most 50 of at most 500 characters."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if "error" in line.lower()), 0)
+    start = max(start - 1, 0)  # "In function ...:" stands above
+    shown = [line[:500] for line in lines[start : start + _SHOWN_LINES]]
+    if len(lines) > start + _SHOWN_LINES:
+        shown.append("... (more in the log)")
+    return "\n".join(f"    {line}" for line in shown)
+
+
+def _keep(private: str) -> str:
+    """Keep source and log of a failed build under a name of its own; the older one goes."""
+    folder, _, name = private.rpartition("/")
+    kept = f"{folder}/.failed-{name.removeprefix('.build-').rsplit('-', 2)[0]}"
+    try:
+        store.remove(kept)
+        os.rename(private, kept)
+    except OSError:
+        return private
+    return kept
+
+
+def failure(commands: list[list[str]], log: str, code: int) -> CompileFailed:
+    """The error for a failed build; its source and log are kept, its other files are not."""
+    output = _head(log).decode("utf-8", "replace")
+    if "No space left on device" in output:
+        raise OSError(errno.ENOSPC, "No space left on device", log)
+    command = "\n  ".join(_shell(c) for c in commands)
+    kept = _keep(os.path.dirname(log))
+    from pathlib import Path
+
+    path = f"{kept}/{os.path.basename(log)}"
+    return CompileFailed(
+        f"the compiler refused the generated text (exit code {code})\n"
+        f"  command: {command}\n  log: {path}\n{_first_lines(output)}",
+        fix="this is a bug of opkiln unless flags or the compiler are unusual; please report it",
+        command=command,
+        exit_code=code,
+        output=output,
+        log_path=Path(path),
+        source_path=Path(kept) / store.SOURCE,
+    )
+
+
+def _timeout(commands: list[list[str]], log: str) -> CompileTimeout:
+    output = _head(log).decode("utf-8", "replace")
+    command = "\n  ".join(_shell(c) for c in commands)
+    kept = _keep(os.path.dirname(log))
+    from pathlib import Path
+
+    path = f"{kept}/{os.path.basename(log)}"
+    return CompileTimeout(
+        f"the compiler ran longer than {config.compile_timeout:g} s and was stopped\n"
+        f"  command: {command}\n  log: {path}\n{_first_lines(output)}",
+        fix="raise OPKILN_COMPILE_TIMEOUT, or look why the compiler hangs",
+        command=command,
+        output=output,
+        log_path=Path(path),
+        source_path=Path(kept) / store.SOURCE,
+    )

@@ -1,0 +1,69 @@
+"""Compiler flags by group: in goes what a kernel asks for, out come flags and key parts."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+from opkiln.runtime.errors import ConfigError
+
+# Same bits with and without fusion, on every machine (FIELD-CASES F020, F029): no contraction, no
+# fast-math even if the user's CXX asks for it. The errno and trapping switches only drop side
+# effects that nobody reads.
+NUMERIC = (
+    "-fno-fast-math",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+)
+CODE = (
+    "-std=c++17",
+    "-fPIC",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-asynchronous-unwind-tables",
+    "-fno-stack-protector",
+    "-fvisibility=hidden",
+)
+# No start files and no libraries: they cost half of a build, and a kernel needs none. -nostdlib
+# also keeps crtfastmath.o out, which would switch denormals off for the whole process.
+LINK = ("-shared", "-nostdlib")
+if sys.platform == "darwin":  # untested
+    LINK = ("-shared", "-undefined", "dynamic_lookup")
+GCC_LINK = ("-fno-use-linker-plugin",)
+
+_FORBIDDEN = ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-mdaz-ftz")
+
+
+class Flags(NamedTuple):
+    """What one kernel may choose; the groups above are always added."""
+
+    optimize: tuple[str, ...] = ("-O2",)
+    extra: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+
+    def compile_flags(self) -> tuple[str, ...]:
+        """All flags of the compile step, in order."""
+        return (*self.optimize, *CODE, *self.extra, *NUMERIC)
+
+    def checked(self) -> Flags:
+        """Return self, or raise ConfigError if a flag would change numeric results."""
+        for flag in (*self.optimize, *self.extra):
+            if flag in _FORBIDDEN:
+                raise ConfigError(
+                    f"compiler flags: expected none that changes numeric results, got {flag!r}",
+                    fix="remove it; math='fast' is the supported way",
+                )
+        return self
+
+    def parts(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Key parts, one per group, so that a flag moved between groups changes the key."""
+        return [
+            ("flags.optimize", self.optimize),
+            ("flags.code", CODE),
+            ("flags.numeric", NUMERIC),
+            ("flags.extra", self.extra),
+            ("flags.link", (*LINK, *self.libraries)),
+        ]

@@ -1,0 +1,109 @@
+"""Single flight in a process: in goes an order, out comes one build's result for all threads."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from opkiln.runtime.config import config
+from opkiln.runtime.errors import NotCached, OpkilnError
+from opkiln.runtime.jit import build, store
+
+if TYPE_CHECKING:
+    from opkiln.runtime.jit.load import Opened, Order
+
+
+class _Flight:
+    """One build under way."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.opened: Opened | None = None
+        self.error: OpkilnError | None = None
+
+
+_guard = _thread.allocate_lock()
+_flights: dict[str, _Flight] = {}
+
+
+def _after_fork() -> None:
+    # The threads that would finish these builds exist only in the parent.
+    global _guard  # noqa: PLW0603
+    _guard = _thread.allocate_lock()
+    _flights.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def build_once(order: Order) -> tuple[Opened, str]:
+    """Build, or wait for the thread that builds the same key; a failure is told to all of them."""
+    key = order.entry.path
+    while True:
+        with _guard:
+            flight = _flights.get(key)
+            mine = flight is None
+            if flight is None:
+                flight = _flights[key] = _Flight()
+        if mine:
+            return _lead(key, flight, order)
+        flight.done.wait()
+        if flight.opened is not None:
+            return flight.opened, "disk"
+        if flight.error is not None:
+            import copy
+
+            raise copy.copy(flight.error)
+        # The builder was interrupted (Ctrl-C, a disk problem): that says nothing about the kernel.
+
+
+def _lead(key: str, flight: _Flight, order: Order) -> tuple[Opened, str]:
+    try:
+        flight.opened, hit = _build(order)
+    except OpkilnError as error:
+        flight.error = error
+        raise
+    finally:
+        with _guard:
+            if _flights.get(key) is flight:
+                del _flights[key]
+        flight.done.set()
+    return flight.opened, hit
+
+
+def _build(order: Order) -> tuple[Opened, str]:
+    start = time.perf_counter()
+    level = config.debug
+    if config.assert_cached:
+        raise NotCached(
+            f"{order.entry.name} is not in the cache {order.entry.folder!r}{_why(order)}",
+            fix="run once without OPKILN_ASSERT_CACHED, or set OPKILN_CACHE_DIR to the full cache",
+        )
+    if level >= 1:
+        _say(f"cache miss {order.entry.name}{_why(order)}")
+    opened, hit = build.build(order)
+    if level >= 1:
+        _say(f"{hit} {order.entry.path} in {(time.perf_counter() - start) * 1e3:.1f} ms")
+    if level >= 5:
+        log = store.read_owned(f"{order.entry.path}/{store.LOG}")
+        _say(log.decode("utf-8", "replace").rstrip())
+    return opened, hit
+
+
+def _why(order: Order) -> str:
+    changed = store.nearest(order.entry, order.parts)
+    if not changed:
+        return " (no entry of this name)"
+    return "; against the newest of this name: " + ", ".join(
+        f"{name}: {old or 'absent'} -> {new or 'absent'}" for name, old, new in changed
+    )
+
+
+def _say(message: str) -> None:
+    import logging
+
+    logging.getLogger("opkiln").debug("%s", message)

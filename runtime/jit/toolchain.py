@@ -1,0 +1,374 @@
+"""The C++ compiler: in goes the CXX setting, out comes who it is and the commands that run it.
+
+Identity comes from what the compiler says (macros, version, target, what -march=native means),
+never from its name. It is asked once and the answer is kept in the cache, keyed by the compiler's
+file and this machine's CPU; a warm start starts no process, and works when the compiler is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from opkiln.runtime.config import config
+from opkiln.runtime.errors import CompileTimeout, ToolchainNotFound
+from opkiln.runtime.jit import flags as flag_groups
+from opkiln.runtime.jit import store
+from opkiln.runtime.jit.record import Record, render
+from opkiln.runtime.key import KeyParts, sha256
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opkiln.runtime.jit.flags import Flags
+
+_SCHEMA = "compiler-1"
+_DEFAULTS = ("c++", "g++", "clang++")
+_ARCH = (("-march=native",), ("-mcpu=native",), ())
+# Variables that make the same driver run other tools.
+_TOOL_ENV = ("GCC_EXEC_PREFIX", "COMPILER_PATH", "CCACHE_COMPILER", "CCACHE_PREFIX")
+_FEATURE = (
+    r"__(AVX|SSE|SSSE|FMA|F16C|BMI|LZCNT|POPCNT|ADX|AES|VAES|PCLMUL|VPCLMUL|GFNI|SHA|MOVBE|AMX"
+    r"|ARM_FEATURE_|riscv_)\w*"
+)
+HOW_TO_INSTALL = (
+    "install a C++ compiler (Debian: apt install g++; Fedora: dnf install gcc-c++; conda: conda "
+    "install gxx; macOS: xcode-select --install) or set OPKILN_CXX to one"
+)
+
+
+class Request(NamedTuple):
+    """The command words as asked for, and the program file behind them ('' if there is none)."""
+
+    words: tuple[str, ...]
+    program: str
+    compiler: str
+    launched: bool
+
+
+class Compiler(NamedTuple):
+    """One compiler on one machine, as far as keys and builds need it."""
+
+    words: tuple[str, ...]  # how to call it; empty when it is gone and only its record is left
+    target: str
+    version: str
+    digest: str  # of macros, version, target and the flags that -march=native stands for
+    features: tuple[str, ...]
+    arch: tuple[str, ...]
+    flags: tuple[str, ...]  # those that came with the CXX setting
+    clang: bool
+    # The driver's own commands with {in} and {out}: cc1plus, as, ld. Empty: use the driver.
+    direct: tuple[tuple[str, ...], ...]
+
+    def parts(self) -> list[tuple[str, str | tuple[str, ...]]]:
+        """Key parts: what the compiler is, not where it lies."""
+        return [
+            ("compiler.version", self.version),
+            ("compiler.digest", self.digest),
+            ("compiler.target", self.target),
+            ("compiler.flags", self.flags),
+            ("compiler.arch", self.arch),
+        ]
+
+    def driver(self, flags: Flags, source: str, output: str) -> list[str]:
+        """The one-shot command from text to shared library."""
+        link = flag_groups.LINK if self.clang else (*flag_groups.LINK, *flag_groups.GCC_LINK)
+        return [
+            *self.words,
+            *self.arch,
+            *flags.compile_flags(),
+            *link,
+            "-x",
+            "c++",
+            source,
+            "-o",
+            output,
+            *flags.libraries,
+        ]
+
+
+# ---- finding ----
+
+
+def _split(setting: str) -> tuple[str, ...]:
+    """Split a CXX setting; a whole path with spaces, also before flags, is one word."""
+    pieces = setting.split(" ")
+    for count in range(len(pieces), 0, -1):
+        start = " ".join(pieces[:count])
+        if os.sep in start and store.find_program(start):
+            return (start, *_shell_words(" ".join(pieces[count:])))
+    return _shell_words(setting)
+
+
+def _shell_words(text: str) -> tuple[str, ...]:
+    if not any(c in text for c in "'\"\\"):
+        return tuple(text.split())
+    import shlex
+
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:  # an open quote: leave it to the error that names the setting
+        return tuple(text.split())
+
+
+def _resolve(words: tuple[str, ...]) -> Request:
+    leading = 0
+    while leading < len(words) and not words[leading].startswith("-"):
+        leading += 1
+    program = store.find_program(words[0]) if words else None
+    if program is None:
+        return Request(words, "", "", leading > 1)
+    compiler = program
+    if leading > 1:  # a launcher such as ccache; the last word before the flags is the compiler
+        compiler = store.find_program(words[leading - 1]) or program
+    return Request((program, *words[1:]), program, compiler, leading > 1)
+
+
+def requests() -> Iterator[Request]:
+    """The compilers to try, best first; those not on this machine have an empty program."""
+    setting = config.cxx
+    for words in [_split(setting)] if setting is not None else [(name,) for name in _DEFAULTS]:
+        yield _resolve(words)
+
+
+# ---- where the answer is kept ----
+
+
+def _stamp(path: str) -> list[str]:
+    try:
+        real = os.path.realpath(path)
+        s = os.stat(real)
+    except OSError:
+        return [path, "gone"]
+    return [real, str(s.st_size), str(s.st_mtime_ns), str(s.st_ino)]
+
+
+def _cpu() -> str:
+    """What tells this machine's CPU from another that shares the cache directory."""
+    facts = [os.uname().machine if hasattr(os, "uname") else sys.platform]
+    try:
+        descriptor = os.open("/proc/cpuinfo", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(descriptor, 8192).split(b"\n\n")[0]
+        finally:
+            os.close(descriptor)
+        keep = (b"vendor_id", b"cpu family", b"model", b"stepping", b"flags", b"Features", b"CPU ")
+        facts += [line.decode() for line in text.splitlines() if line.startswith(keep)]
+    except OSError:
+        facts.append(os.uname().nodename if hasattr(os, "uname") else "")
+    return sha256("\n".join(facts).encode())[:16]
+
+
+def _record_name(request: Request, cpu: str) -> str:
+    parts = KeyParts(
+        [
+            ("schema", _SCHEMA),
+            ("words", request.words),
+            ("program", _stamp(request.program)),
+            ("compiler", _stamp(request.compiler)),
+            ("environment", [f"{name}={os.environ.get(name, '')}" for name in _TOOL_ENV]),
+        ]
+    )
+    return f"{cpu}-{parts.short}.json"
+
+
+def _from_record(record: Record, words: tuple[str, ...]) -> Compiler | None:
+    if record.text("schema") != _SCHEMA:
+        return None
+    inner = record.texts("inner")
+    if inner and words and _stamp(inner[0]) != inner:
+        return None  # the driver is the same file, but the compiler that it starts is not
+    return Compiler(
+        words,
+        record.text("target"),
+        record.text("version"),
+        record.text("digest"),
+        tuple(record.texts("features")),
+        tuple(record.texts("arch")),
+        tuple(record.texts("flags")),
+        record.number("clang") == 1,
+        tuple(tuple(record.texts(step)) for step in ("cc1plus", "as", "ld") if record.texts(step)),
+    )
+
+
+def _read_record(path: str, words: tuple[str, ...]) -> Compiler | None:
+    try:
+        return _from_record(Record(store.read_owned(path)), words)
+    except (OSError, ValueError):
+        return None
+
+
+def stored(folder: str, request: Request) -> Compiler | None:
+    """Return the kept answer for this very compiler file on this CPU."""
+    return _read_record(f"{folder}/{_record_name(request, _cpu())}", request.words)
+
+
+def stored_without_compiler(folder: str) -> Iterator[Compiler]:
+    """Kept answers for this CPU, newest first: they find artifacts when no compiler is left."""
+    cpu = _cpu()
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        found = [e for e in entries if e.name.startswith(cpu) and e.name.endswith(".json")]
+        for entry in sorted(found, key=lambda e: e.stat().st_mtime_ns, reverse=True):
+            compiler = _read_record(entry.path, ())
+            if compiler is not None:
+                yield compiler
+
+
+# ---- asking ----
+
+
+def probe(folder: str, request: Request) -> Compiler:
+    """Ask the compiler who it is and keep the answer; raise ToolchainNotFound with what it said."""
+    from opkiln.runtime.jit import spawn
+
+    said = ""
+    for arch in _ARCH:
+        macros, version_text, steps_text, code = _ask(request, arch)
+        said = said or f"exit {code}: {' '.join(version_text.split())[-300:]}"
+        if code in (0, spawn.UNKNOWN) and "#define __VERSION__" in macros:
+            break
+    else:
+        raise ToolchainNotFound(f"{' '.join(request.words)}: not a working C++ compiler ({said})")
+    compiler, inner = _describe(request, arch, macros, version_text, steps_text)
+    fields: dict[str, str | int | list[str]] = {
+        "schema": _SCHEMA,
+        "words": list(request.words),
+        "target": compiler.target,
+        "version": compiler.version,
+        "digest": compiler.digest,
+        "features": list(compiler.features),
+        "arch": list(compiler.arch),
+        "flags": list(compiler.flags),
+        "clang": int(compiler.clang),
+        "inner": inner,
+    }
+    for step, command in zip(("cc1plus", "as", "ld"), compiler.direct, strict=False):
+        fields[step] = list(command)
+    store.write_whole(f"{folder}/{_record_name(request, _cpu())}", render(fields))
+    return compiler
+
+
+def _ask(request: Request, arch: tuple[str, ...]) -> tuple[str, str, str, int]:
+    """Run the two questions side by side; return macros, version text, the driver's steps, code."""
+    from opkiln.runtime.jit import spawn
+
+    words = [*request.words, *arch]
+    link = [*flag_groups.LINK, *flag_groups.GCC_LINK, "-fPIC", "-o", "/dev/null/out"]
+    deadline = time.monotonic() + config.compile_timeout
+    with contextlib.ExitStack() as stack, spawn.Job() as job:
+        files = [stack.enter_context(_scratch()) for _ in range(4)]
+        tail = ["-x", "c++", "/dev/null"]
+        job.start(
+            [*words, "-v", "-E", "-dM", *tail],
+            stdin=None,
+            stdout=files[0].fileno(),
+            stderr=files[1].fileno(),
+        )
+        job.start(
+            [*words, "-###", *link, *tail],
+            stdin=None,
+            stdout=files[2].fileno(),
+            stderr=files[3].fileno(),
+        )
+        try:
+            codes = job.wait(deadline)
+        except spawn.OutOfTime:
+            raise CompileTimeout(
+                f"{' '.join(words)}: did not say its version in {config.compile_timeout:g} s",
+                fix="check the compiler that OPKILN_CXX names, or raise OPKILN_COMPILE_TIMEOUT",
+                command=" ".join(words),
+            ) from None
+        texts = [_content(file) for file in files]
+    return texts[0], texts[1], texts[3] if codes[1] in (0, spawn.UNKNOWN) else "", codes[0]
+
+
+def _scratch() -> Any:
+    with contextlib.suppress(OSError, AttributeError):
+        return open(os.memfd_create("opkiln"), "w+b")
+    import tempfile
+
+    return tempfile.TemporaryFile()
+
+
+def _content(file: Any) -> str:
+    file.seek(0)
+    return str(file.read(2**20).decode("utf-8", "replace"))
+
+
+def _describe(
+    request: Request, arch: tuple[str, ...], macros: str, version_text: str, steps_text: str
+) -> tuple[Compiler, list[str]]:
+    defines = sorted(line for line in macros.splitlines() if line.startswith("#define "))
+    named = {line.split(" ", 2)[1]: line.split(" ", 2)[-1] for line in defines}
+    clang = "__clang__" in named
+    target = _first(r"^Target: (\S+)", version_text) or sys.platform
+    version = named["__VERSION__"].strip('"')
+    steps = _parse_steps(steps_text)
+    cc1plus = steps[0] if steps else ("",)
+    inner_flags = [t for t in cc1plus if t.startswith(("-m", "--param", "l1-", "l2-"))]
+    digest = sha256("\n".join([*defines, version, target, *inner_flags]).encode())
+    elf = _is_program(request.program)
+    direct = steps if len(steps) == 3 and elf and not request.launched and not clang else ()
+    inner = _stamp(cc1plus[0]) if os.path.isabs(cc1plus[0]) else []
+    leading = next((i for i, w in enumerate(request.words) if w.startswith("-")), None)
+    flags = request.words[leading:] if leading is not None else ()
+    features = tuple(sorted(name for name in named if re.fullmatch(_FEATURE, name)))
+    compiler = Compiler(
+        request.words, target, version, digest, features, arch, flags, clang, direct
+    )
+    return compiler, inner
+
+
+def _first(pattern: str, text: str) -> str:
+    found = re.search(pattern, text, re.MULTILINE)
+    return found.group(1) if found else ""
+
+
+def _is_program(path: str) -> bool:
+    """Tell a real program from a script; a script may do more than its last command shows."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False
+
+
+def _parse_steps(text: str) -> tuple[tuple[str, ...], ...]:
+    """Read cc1plus, as and ld out of the driver's -### output; () if it is not as expected."""
+    import shlex
+
+    path = os.pathsep.join([_first(r"^COMPILER_PATH=(.*)$", text), os.environ.get("PATH", "")])
+    steps: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        if not line.startswith(" "):
+            continue
+        try:
+            words = shlex.split(line)
+        except ValueError:
+            return ()
+        tool = {"collect2": "ld"}.get(os.path.basename(words[0]), os.path.basename(words[0]))
+        if tool in steps or tool not in ("cc1plus", "as", "ld"):
+            return ()
+        program = words[0] if tool == "cc1plus" else store.find_program(tool, path)
+        if program is None:
+            return ()
+        steps[tool] = (program, *_without_files(words[1:]))
+    return tuple(steps[t] for t in ("cc1plus", "as", "ld")) if len(steps) == 3 else ()
+
+
+def _without_files(words: list[str]) -> list[str]:
+    """Drop inputs, outputs and search paths; what stays is how the driver calls the tool."""
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in ("-o", "-dumpdir", "-dumpbase", "-dumpbase-ext"):
+            next(rest, None)
+        elif word == "/dev/null" or word.startswith("-L") or word.endswith((".o", ".s")):
+            continue
+        else:
+            kept.append(word)
+    return kept

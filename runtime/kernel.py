@@ -1,0 +1,202 @@
+"""Kernel: the backend-neutral loop nest that lowering makes and every emitter prints.
+
+A kernel walks rows x columns. In an elementwise kernel the split into rows and columns is the runtime's
+(after axes are dropped and merged); in a reduction the columns are the reduced axes. Its body is a list of
+sections: `once`, then per row alternating `row` sections and `loop` sections over the columns. A value
+lives where its section runs: one per call, one per row, or one per element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from opkiln.ops.record import record
+from opkiln.runtime.graph import Node, size_text
+
+DT = np.dtype[np.generic]
+
+
+@record
+class Load:
+    """value = operand[here]."""
+
+    value: int
+    operand: int
+
+
+@record
+class Param:
+    """value = scalar parameter `slot` of the kernel."""
+
+    value: int
+    slot: int
+
+
+@record
+class Const:
+    """value = a constant, exact to the bit."""
+
+    value: int
+    constant: np.generic
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+    @property
+    def identity(self) -> tuple[int, str, bytes]:
+        """Constants compare by dtype and bits: -0.0 is not 0.0, NaN is itself."""
+        return self.value, self.constant.dtype.str, self.constant.tobytes()
+
+
+@record
+class Apply:
+    """value = op-table row `row` of the arguments."""
+
+    value: int
+    row: str
+    args: tuple[int, ...]
+
+
+@record
+class Convert:
+    """value = argument in the value's dtype."""
+
+    value: int
+    arg: int
+
+
+@record
+class Accumulate:
+    """Fold the argument over the columns by reduction row `row`; `value` exists from the next row section on."""
+
+    value: int
+    row: str
+    arg: int
+
+
+@record
+class Store:
+    """operand[here] = argument."""
+
+    operand: int
+    arg: int
+
+
+Statement = Load | Param | Const | Apply | Convert | Accumulate | Store
+
+
+@record
+class Section:
+    """Statements that run once per call ("once"), per row ("row") or per element ("loop")."""
+
+    kind: str
+    body: tuple[Statement, ...]
+
+
+@record
+class Operand:
+    """An array the kernel touches. `axes[i]` is the buffer's axis under iteration axis i, or -1 (broadcast)."""
+
+    buffer: int
+    axes: tuple[int, ...]
+    dtype: DT
+    write: bool
+    per_row: bool = False  # constant along the columns by construction
+
+
+@record
+class Kernel:
+    """One loop nest over `rank` logical axes; `reduced` are those that make the columns of a reduction."""
+
+    rank: int
+    reduced: tuple[int, ...]
+    operands: tuple[Operand, ...]
+    scalars: tuple[DT, ...]  # dtype per scalar parameter
+    dtypes: tuple[DT, ...]  # dtype per value
+    sections: tuple[Section, ...]
+    cost: float  # nanoseconds per element, a rough guess
+    may_raise: bool
+
+    def statements(self) -> Iterator[Statement]:
+        """All statements in order."""
+        for section in self.sections:
+            yield from section.body
+
+    def __str__(self) -> str:
+        head = f"kernel rank={self.rank} reduced={list(self.reduced)}"
+        lines = [head]
+        for i, o in enumerate(self.operands):
+            mode = "out" if o.write else "in"
+            lines.append(f"  {mode}{i}: {o.dtype.name} buffer {o.buffer} axes {list(o.axes)}")
+        for section in self.sections:
+            lines.append(f"  {section.kind}:")
+            lines += [f"    {self.show(s)}" for s in section.body]
+        return "\n".join(lines)
+
+    def show(self, s: Statement) -> str:
+        """One statement as text."""
+        match s:
+            case Load(value, operand):
+                return f"v{value} = load {operand} : {self.dtypes[value].name}"
+            case Param(value, slot):
+                return f"v{value} = scalar {slot} : {self.dtypes[value].name}"
+            case Const(value, constant):
+                return f"v{value} = {constant!r}"
+            case Apply(value, row, args):
+                return f"v{value} = {row} {' '.join(f'v{a}' for a in args)}"
+            case Convert(value, arg):
+                return f"v{value} = {self.dtypes[value].name} v{arg}"
+            case Accumulate(value, row, arg):
+                return f"v{value} = fold {row} v{arg}"
+            case Store(operand, arg):
+                return f"store {operand} v{arg}"
+
+
+@record
+class Buffer:
+    """Memory a plan touches. kind: arg, capture, out, temp. `extents` are host nodes."""
+
+    kind: str
+    dtype: DT
+    extents: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.dtype.name}[{', '.join(map(size_text, self.extents))}]"
+
+
+@record
+class Launch:
+    """A kernel with what the plan binds to it: iteration extents and scalar slots."""
+
+    kernel: Kernel
+    extents: tuple[Node, ...]
+    scalars: tuple[int, ...]
+
+
+@record
+class Lowered:
+    """A whole program: buffers, scalar slots (host node, dtype, mode), launches in order, outputs.
+
+    outputs: ("buffer", index) or ("host", node) per graph output. checks: host nodes that must be
+    evaluated for their errors alone.
+    """
+
+    buffers: tuple[Buffer, ...]
+    scalars: tuple[tuple[Node, DT, str], ...]
+    launches: tuple[Launch, ...]
+    outputs: tuple[tuple[str, Any], ...]
+    checks: tuple[Node, ...]
+
+    def __str__(self) -> str:
+        lines = [f"buffer {i}: {b}" for i, b in enumerate(self.buffers)]
+        lines += [f"scalar {i}: {d.name} = {size_text(n)} ({m})" for i, (n, d, m) in enumerate(self.scalars)]
+        for i, launch in enumerate(self.launches):
+            lines.append(f"launch {i} over [{', '.join(map(size_text, launch.extents))}]")
+            lines.append(str(launch.kernel))
+        return "\n".join(lines)

@@ -1,0 +1,307 @@
+"""Lowering: a graph in, a `Lowered` program out: buffers, scalar slots and backend-neutral kernels."""
+
+from __future__ import annotations
+
+from functools import reduce as fold
+
+import numpy as np
+
+from opkiln.ops import primitives as p
+from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
+from opkiln.runtime import kernel as k
+from opkiln.runtime.fuse import DEAR, AxisMap, Fusion, Group, Use, node_cost, operand_of, sources
+from opkiln.runtime.graph import Graph, Node, host_const, is_one, make, topological
+
+RAISING = 2  # fault bits that end in an exception (negative integer power)
+
+
+def lower(graph: Graph, *, opt_level: int = 2) -> k.Lowered:
+    """Lower a rewritten graph. opt_level 0 makes one kernel per op; the bits do not depend on it."""
+    return _Program(graph, opt_level).build()
+
+
+class _Program:
+    """State of lowering one graph: the tables that end up in `Lowered`."""
+
+    def __init__(self, graph: Graph, opt_level: int) -> None:
+        self.graph = graph
+        self.fusion = Fusion(graph.outputs, fuse=opt_level > 0)
+        self.buffers: list[k.Buffer] = [k.Buffer("arg", n.dtype, n.shape) for n in graph.inputs]
+        self.memory: dict[Node, int] = {n: i for i, n in enumerate(graph.inputs)}
+        self.written: dict[Node, int] = {}
+        self.scalars: dict[tuple[Node, k.DT, str], int] = {}
+        self.checks: list[Node] = []
+
+    def build(self) -> k.Lowered:
+        """Assign memory, then print each group as a kernel."""
+        fusion = self.fusion
+        reads = fusion.reads()
+        for node in fusion.order:
+            if node in fusion.home and (node in fusion.stored or node in reads):
+                kind = "out" if node in fusion.outputs else "temp"
+                self.written[node] = self.buffer(kind, node.dtype, node.shape)
+                if not isinstance(node.op, p.Input):
+                    self.memory[node] = self.written[node]
+        launches = tuple(_Body(self, index, group).launch() for index, group in enumerate(fusion.groups))
+        outputs: list[tuple[str, object]] = []
+        for node in self.graph.outputs:
+            outputs.append(("host", node) if node.is_host else ("buffer", self.written[node]))
+        self.checks += [
+            h
+            for n in fusion.order
+            for dim in n.shape
+            for h in topological([dim])
+            if isinstance(h.op, p.HostOp) and h.op.fn in ("bcast", "same")
+        ]
+        return k.Lowered(
+            tuple(self.buffers), tuple(self.scalars), launches, tuple(outputs), tuple(dict.fromkeys(self.checks))
+        )
+
+    def buffer(self, kind: str, dtype: k.DT, extents: tuple[Node, ...]) -> int:
+        """A new buffer's index."""
+        self.buffers.append(k.Buffer(kind, dtype, extents))
+        return len(self.buffers) - 1
+
+    def scalar(self, node: Node) -> int:
+        """The slot of a FromHost node."""
+        op = node.op
+        assert isinstance(op, p.FromHost)
+        return self.scalars.setdefault((node.src[0], op.dtype, op.mode), len(self.scalars))
+
+
+class _Body:
+    """Prints one group's statements: every value at the level (call, row, element) where it lives.
+
+    A value's stage counts the reductions before it. In a later loop a cheap value is computed again; a
+    dear one is kept in a scratch buffer as long as the columns.
+    """
+
+    def __init__(self, program: _Program, index: int, group: Group) -> None:
+        self.program, self.index, self.group = program, index, group
+        self.operands: dict[k.Operand, int] = {}
+        self.slots: dict[int, int] = {}  # program scalar slot -> kernel parameter
+        self.dtypes: list[k.DT] = []
+        self.level: dict[Use, tuple[int, int]] = {}  # (0 call | 1 row | 2 element, stage)
+        self.sections: dict[tuple[int, int], list[k.Statement]] = {}
+        self.values: dict[tuple[Use, int], int] = {}  # (use, loop stage or -1) -> value
+        self.scratch: dict[Use, k.Operand] = {}
+        self.cost = 0.0
+        self.faults = 0
+
+    def launch(self) -> k.Launch:
+        """The kernel and its bindings."""
+        # One column loop per stage: reductions first, since a later stage may need them.
+        for node, axes in self.group.anchors:
+            if isinstance(node.op, p.Reduce):
+                self.reduction(node, axes)
+        for node, axes in self.group.anchors:
+            if node in self.program.written and self.program.fusion.home[node] == self.index:
+                self.store(node, axes)
+        rank = len(self.group.space)
+        kernel = k.Kernel(
+            rank, self.group.reduced, tuple(self.operands), self.parameter_dtypes(), tuple(self.dtypes),
+            self.ordered_sections(), self.cost / 4, bool(self.faults & RAISING),
+        )  # fmt: skip
+        return k.Launch(kernel, self.group.space, tuple(self.slots))
+
+    def parameter_dtypes(self) -> tuple[k.DT, ...]:
+        """Dtype of each scalar parameter, in order."""
+        keys = list(self.program.scalars)
+        return tuple(keys[slot][1] for slot in self.slots)
+
+    def ordered_sections(self) -> tuple[k.Section, ...]:
+        """once, row 0, loop 0, row 1, loop 1, ...; empty ones are left out."""
+        once = self.sections.pop((0, 0), [])
+        result = [k.Section("once", tuple(once))] if once else []
+        # (2, s) loop s; (1, s) row section s, which runs before loop s
+        for (level, _), body in sorted(self.sections.items(), key=lambda item: (item[0][1], item[0][0])):
+            result.append(k.Section("row" if level == 1 else "loop", tuple(body)))
+        return tuple(result)
+
+    # *** levels: where a value lives ***
+
+    def levels(self, root: Use) -> tuple[int, int]:
+        """Level and stage of a use, computing those of everything below it first."""
+        stack = [root]
+        while stack:
+            use = stack[-1]
+            if use in self.level:
+                stack.pop()
+                continue
+            below = [] if self.is_leaf(use) else list(sources(*use))
+            missing = [b for b in below if b not in self.level]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            self.level[use] = self.level_of(use, below)
+        return self.level[root]
+
+    def level_of(self, use: Use, below: list[Use]) -> tuple[int, int]:
+        node, axes = use
+        if self.in_registers(use):
+            stage = self.levels(operand_of(node))[1]
+            return 1, stage + 1
+        if self.is_leaf(use):
+            covered = {a for a in axes if a >= 0}
+            if not covered:
+                return 0, 0
+            row = bool(self.group.reduced) and not covered & set(self.group.reduced)
+            return (1, 0) if row else (2, 0)
+        inner = [self.level[b] for b in below]
+        level = max((lv for lv, _ in inner), default=0)
+        return level, max((stage for _, stage in inner), default=0)
+
+    def is_leaf(self, use: Use) -> bool:
+        """Whether the value comes from memory, a parameter, a constant or this nest's accumulators."""
+        node, _ = use
+        if isinstance(node.op, (p.Constant, p.FromHost, p.Input, p.Reduce)):
+            return True
+        return node in self.program.memory and self.program.fusion.home.get(node) != self.index
+
+    def in_registers(self, use: Use) -> bool:
+        """Whether the use is a reduction that this nest itself computes."""
+        node, _ = use
+        return isinstance(node.op, p.Reduce) and self.program.fusion.home[node] == self.index
+
+    # *** statements ***
+
+    def reduction(self, node: Node, axes: AxisMap) -> None:
+        """Fold the operand in the loop of its own stage; the result is a row value of the next."""
+        op = node.op
+        assert isinstance(op, p.Reduce)
+        operand = operand_of(node)
+        stage = self.levels(operand)[1]
+        self.levels((node, axes))
+        arg = self.value(operand, stage)
+        out = self.new(node.dtype)
+        self.values[(node, axes), -1] = out
+        self.cost += node_cost(node)
+        self.emit(2, stage, k.Accumulate(out, op.row, arg))
+        if REDUCTIONS[op.row].empty == "error":
+            self.program.checks.append(_nonempty(node))
+
+    def store(self, node: Node, axes: AxisMap) -> None:
+        """Write an anchor to its buffer, in the loop or once per row."""
+        use = (node, axes)
+        level, stage = self.levels(use)
+        wide = bool({a for a in axes if a >= 0} & set(self.group.reduced)) or not self.group.reduced
+        arg = self.value(use, stage if wide else -1)
+        buffer = self.program.written[node]
+        inverse = {a: i for i, a in enumerate(axes) if a >= 0}
+        target = tuple(inverse.get(i, -1) for i in range(len(self.group.space)))
+        operand = self.operand(k.Operand(buffer, target, node.dtype, True, per_row=not wide))
+        # A row value stored at full size still needs a loop to store it in.
+        self.emit(2 if wide else 1, stage if wide or level else 0, k.Store(operand, arg))
+
+    def value(self, root: Use, stage: int) -> int:
+        """The value of a use as seen from loop `stage` (or -1: from a row section), computing what it needs."""
+        stack = [root]
+        while stack:
+            use = stack[-1]
+            if self.known(use, stage) is not None:
+                stack.pop()
+                continue
+            below = [] if self.is_leaf(use) or self.kept(use, stage) else list(sources(*use))
+            missing = [b for b in below if self.known(b, stage) is None]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            self.define(use, stage, below)
+        found = self.known(root, stage)
+        assert found is not None
+        return found
+
+    def known(self, use: Use, stage: int) -> int | None:
+        """Row and call values are seen everywhere; element values only in their own loop."""
+        level, _ = self.levels(use)
+        return self.values.get((use, stage if level == 2 else -1))
+
+    def kept(self, use: Use, stage: int) -> bool:
+        """Whether a dear element value of an earlier loop is read back from scratch."""
+        level, own = self.level[use]
+        return level == 2 and own < stage and not self.is_leaf(use) and node_cost(use[0]) >= DEAR
+
+    def define(self, use: Use, stage: int, below: list[Use]) -> None:
+        node, axes = use
+        level, own = self.level[use]
+        if self.kept(use, stage):
+            self.values[use, stage] = self.from_scratch(use, stage)
+            return
+        where = (level, stage if level == 2 else own)
+        key = (use, stage if level == 2 else -1)
+        op = node.op
+        if isinstance(op, p.VIEWS) and not self.is_leaf(use):
+            found = self.known(below[0], stage)
+            assert found is not None
+            self.values[key] = found
+            return
+        out = self.new(node.dtype)
+        self.values[key] = out
+        args = tuple(v for b in below if (v := self.known(b, stage)) is not None)
+        statement: k.Statement
+        match op:
+            case _ if self.is_leaf(use) and node in self.program.memory:
+                statement = k.Load(out, self.operand(self.read(node, axes)))
+            case p.Constant():
+                statement = k.Const(out, op.value)
+            case p.FromHost():
+                slot = self.program.scalar(node)
+                statement = k.Param(out, self.slots.setdefault(slot, len(self.slots)))
+            case p.Cast():
+                statement = k.Convert(out, args[0])
+                self.cost += 0.5
+            case p.Elementwise():
+                statement = k.Apply(out, op.row, args)
+                self.cost += node_cost(node)
+                self.faults |= ELEMENTWISE[op.row].faults if node.dtype.kind in "iu" else 0
+            case _:
+                raise AssertionError(f"lowering: no statement for {node!r}")
+        self.emit(*where, statement)
+
+    def read(self, node: Node, axes: AxisMap) -> k.Operand:
+        inverse = {a: i for i, a in enumerate(axes) if a >= 0}
+        target = tuple(inverse.get(i, -1) for i in range(len(self.group.space)))
+        per_row = bool(self.group.reduced) and not set(inverse) & set(self.group.reduced)
+        return k.Operand(self.program.memory[node], target, node.dtype, False, per_row)
+
+    def from_scratch(self, use: Use, stage: int) -> int:
+        """Store a dear value in its own loop, load it in this one. Scratch spans the columns of one row."""
+        node, axes = use
+        _, own = self.level[use]
+        if use not in self.scratch:
+            columns = self.group.reduced
+            extents = tuple(self.group.space[i] for i in columns)
+            index = self.program.buffer("temp", node.dtype, extents)
+            target = tuple(columns.index(i) if i in columns else -1 for i in range(len(self.group.space)))
+            writer = k.Operand(index, target, node.dtype, True)
+            self.scratch[use] = k.Operand(index, target, node.dtype, False)
+            self.emit(2, own, k.Store(self.operand(writer), self.value(use, own)))
+        out = self.new(node.dtype)
+        self.emit(2, stage, k.Load(out, self.operand(self.scratch[use])))
+        return out
+
+    def operand(self, operand: k.Operand) -> int:
+        return self.operands.setdefault(operand, len(self.operands))
+
+    def new(self, dtype: k.DT) -> int:
+        self.dtypes.append(np.dtype(dtype))
+        return len(self.dtypes) - 1
+
+    def emit(self, level: int, stage: int, statement: k.Statement) -> None:
+        self.sections.setdefault((level, 0 if level == 0 else stage), []).append(statement)
+
+
+def _nonempty(node: Node) -> Node:
+    """Guard of a reduction without identity: nothing reduced although there are results."""
+    op = node.op
+    assert isinstance(op, p.Reduce)
+    dims = node.src[0].shape
+    count = _product([d for i, d in enumerate(dims) if i in op.axes])
+    results = _product([d for i, d in enumerate(dims) if i not in op.axes])
+    return make(p.HostOp("nonempty"), count, results)
+
+
+def _product(dims: list[Node]) -> Node:
+    return fold(lambda a, b: make(p.HostOp("mul"), a, b), [d for d in dims if not is_one(d)] or [host_const(1)])

@@ -1,0 +1,369 @@
+"""Rewriting: a graph in, an equal smaller graph out, by named rule tables that change no bit.
+
+A rule is one line of a table: its name and a function from a node to its replacement, or None. The
+engine refuses a replacement of another dtype or symbolic shape, so run-time shape guards survive.
+Equal nodes are one object already (graph.make interns them), which is the whole of common
+subexpression elimination; dead nodes are those that no output reaches. Rules that may change bits,
+such as x + 0.0 -> x (wrong for -0.0), have no place here: they belong to math="fast", to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from opkiln.ops import primitives as p
+from opkiln.ops.table import ELEMENTWISE
+from opkiln.runtime.errors import OpkilnError
+from opkiln.runtime.graph import Graph, Node, const_value, host_const, make, topological
+from opkiln.runtime.reference import evaluate_host, interpret, scalar
+
+Rule = Callable[[Node], Node | None]
+DT = np.dtype[Any]
+
+
+def _row(node: Node) -> str | None:
+    return node.op.row if isinstance(node.op, p.Elementwise) else None
+
+
+def _constant(node: Node) -> np.generic | None:
+    return node.op.value if isinstance(node.op, p.Constant) else None
+
+
+# ---- fold: constants, by the reference interpreter ----
+
+
+def _fold_host(node: Node) -> Node | None:
+    """A host op on known numbers; one that raises is left to raise when it runs."""
+    if not isinstance(node.op, p.HostOp) or any(const_value(s) is None for s in node.src):
+        return None
+    try:
+        return host_const(evaluate_host([node], ())[0])
+    except OpkilnError:
+        return None
+
+
+def _fold_from_host(node: Node) -> Node | None:
+    if not isinstance(node.op, p.FromHost):
+        return None
+    value = const_value(node.src[0])
+    if value is None:
+        return None
+    try:
+        return make(p.Constant(scalar(value, node.op.dtype, node.op.mode)))
+    except OpkilnError:
+        return None
+
+
+def _settled(value: np.generic, node: Node) -> bool:
+    """Whether every kernel has NumPy's bits: NaN's are not gated, nor zeros of min and max."""
+    if value.dtype.kind == "f" and value != value:  # noqa: PLR0124
+        return False
+    return (
+        _row(node) not in {"maximum", "minimum", "clip"}
+        or bool(value != 0)
+        or value.dtype.kind != "f"
+    )
+
+
+def _fold_elementwise(node: Node) -> Node | None:
+    """Rows of exact bits, unless they would raise a fault flag."""
+    name = _row(node)
+    if name is None or any(_constant(s) is None for s in node.src):
+        return None
+    row = ELEMENTWISE[name]
+    if row.exactness != "exact" or (row.faults and node.dtype.kind != "f" and not _divides(node)):
+        return None
+    value = interpret(Graph((), (node,)), ())[0]
+    return make(p.Constant(value)) if _settled(value, node) else None
+
+
+def _divides(node: Node) -> bool:
+    divisor = _constant(node.src[1])
+    return divisor is not None and divisor not in (0, -1)
+
+
+def _fold_cast(node: Node) -> Node | None:
+    """In-range casts; NaN or out of range to integer differs by machine."""
+    if not isinstance(node.op, p.Cast):
+        return None
+    value = _constant(node.src[0])
+    if value is None or (value.dtype.kind == "f" and value != value):  # noqa: PLR0124
+        return None
+    if value.dtype.kind == "f" and node.dtype.kind in "iu":
+        info = np.iinfo(node.dtype)
+        if not info.min <= int(value) <= info.max if np.isfinite(value) else True:
+            return None
+    return make(p.Constant(interpret(Graph((), (node,)), ())[0]))
+
+
+# ---- simplify: each proved for every value, special ones included ----
+
+
+def lossless(source: DT, target: DT) -> bool:
+    """Whether every value of `source` is a value of `target`, so that casting there loses nothing.
+
+    Narrower than NumPy's "safe", which lets int64 become float64.
+    """
+    if source == target or source.kind == "b":
+        return True
+    if target.kind == "b":
+        return False
+    if source.kind == "f":
+        return target.kind == "f" and target.itemsize >= source.itemsize
+    bits = 8 * source.itemsize - (source.kind == "i")
+    if target.kind == "f":
+        return bits <= (24 if target.itemsize == 4 else 53)
+    if source.kind == "i":
+        return target.kind == "i" and target.itemsize >= source.itemsize
+    return target.itemsize > source.itemsize or (
+        target.kind == "u" and target.itemsize == source.itemsize
+    )
+
+
+def _cast_same(node: Node) -> Node | None:
+    return node.src[0] if isinstance(node.op, p.Cast) and node.src[0].dtype == node.dtype else None
+
+
+def _cast_chain(node: Node) -> Node | None:
+    """cast(cast(x, wide), d) -> cast(x, d), when x fits wide. Never a narrowing pair: it rounds.
+
+    Through a float to an integer only where the value fits: a float out of range has no fixed bits.
+    """
+    if not isinstance(node.op, p.Cast) or not isinstance(node.src[0].op, p.Cast):
+        return None
+    middle, source = node.src[0], node.src[0].src[0]
+    if not lossless(source.dtype, middle.dtype):
+        return None
+    through_float = (
+        middle.dtype.kind == "f" and node.dtype.kind in "iu" and source.dtype.kind != "f"
+    )
+    if through_float and not lossless(source.dtype, node.dtype):
+        return None
+    return source if source.dtype == node.dtype else make(node.op, source)
+
+
+def _positive(node: Node) -> Node | None:
+    return node.src[0] if _row(node) == "positive" else None
+
+
+_INVOLUTIONS = {"negative", "invert", "logical_not"}
+_IDEMPOTENT = {"floor", "ceil", "trunc", "rint", "absolute", "sign"}
+_SAME_OPERANDS = {"maximum", "minimum", "bitwise_and", "bitwise_or", "logical_and", "logical_or"}
+
+
+def _twice(node: Node) -> Node | None:
+    """-(-x), ~~x, not not b."""
+    name = _row(node)
+    return node.src[0].src[0] if name in _INVOLUTIONS and _row(node.src[0]) == name else None
+
+
+def _idempotent(node: Node) -> Node | None:
+    """floor(floor(x)), abs(abs(x)) and the like."""
+    name = _row(node)
+    return node.src[0] if name in _IDEMPOTENT and _row(node.src[0]) == name else None
+
+
+def _same_operands(node: Node) -> Node | None:
+    """max(x, x), x & x and the like."""
+    return node.src[0] if _row(node) in _SAME_OPERANDS and node.src[0] is node.src[1] else None
+
+
+def _is(value: float, *, negative_zero: bool = False) -> Callable[[np.generic], bool]:
+    def check(constant: np.generic) -> bool:
+        if constant != value:
+            return False
+        return (
+            value != 0 or constant.dtype.kind != "f" or bool(np.signbit(constant)) == negative_zero
+        )
+
+    return check
+
+
+def _all_bits(constant: np.generic) -> bool:
+    return bool(np.invert(constant) == 0) if constant.dtype.kind != "b" else bool(constant)
+
+
+# (row, operand kinds, test of the right constant, whether it may stand on the left too).
+# Missing on purpose: x + 0.0 and 0 - x change -0.0; x * 0.0 changes NaN and -0.0.
+_NEUTRAL: tuple[tuple[str, str, Callable[[np.generic], bool], bool], ...] = (
+    ("multiply", "iuf", _is(1), True),
+    ("multiply", "b", _is(1), True),
+    ("divide", "f", _is(1), False),
+    ("add", "biu", _is(0), True),
+    ("add", "f", _is(0, negative_zero=True), True),
+    ("subtract", "iu", _is(0), False),
+    ("subtract", "f", _is(0), False),
+    ("floor_divide", "iu", _is(1), False),
+    ("bitwise_and", "biu", _all_bits, True),
+    ("bitwise_or", "biu", _is(0), True),
+    ("bitwise_xor", "biu", _is(0), True),
+    ("logical_and", "b", _is(1), True),
+    ("logical_or", "b", _is(0), True),
+    ("logical_xor", "b", _is(0), True),
+    ("left_shift", "iu", _is(0), False),
+    ("right_shift", "iu", _is(0), False),
+)
+_NEUTRAL_BY_ROW: dict[str, list[tuple[str, Callable[[np.generic], bool], bool]]] = {}
+for _name, _kinds, _test, _both in _NEUTRAL:
+    _NEUTRAL_BY_ROW.setdefault(_name, []).append((_kinds, _test, _both))
+
+
+def _neutral(node: Node) -> Node | None:
+    """Constants that leave the other operand as it is: x * 1, x / 1, integer x + 0."""
+    for kinds, test, both in _NEUTRAL_BY_ROW.get(_row(node) or "", ()):
+        if node.src[0].dtype.kind not in kinds:
+            continue
+        for i in (1, 0) if both else (1,):
+            constant = _constant(node.src[i])
+            if constant is not None and test(constant):
+                return node.src[1 - i]
+    return None
+
+
+_OPPOSITE = {"equal": "not_equal", "not_equal": "equal"}
+
+
+def _not_equal(node: Node) -> Node | None:
+    """Negated equality, which holds for NaN too; not (a < b) -> a >= b does not."""
+    if _row(node) not in {"logical_not", "invert"}:
+        return None
+    opposite = _OPPOSITE.get(_row(node.src[0]) or "")
+    return make(p.Elementwise(opposite), *node.src[0].src) if opposite else None
+
+
+def _where_same(node: Node) -> Node | None:
+    return node.src[1] if _row(node) == "where" and node.src[1] is node.src[2] else None
+
+
+def _where_constant(node: Node) -> Node | None:
+    if _row(node) != "where":
+        return None
+    condition = _constant(node.src[0])
+    return None if condition is None else node.src[1 if condition else 2]
+
+
+def _transposed(node: Node) -> Node | None:
+    """No permutation at all, and two after each other."""
+    if not isinstance(node.op, p.Transpose):
+        return None
+    source = node.src[0]
+    if node.op.perm == tuple(range(node.rank)):
+        return source
+    if isinstance(source.op, p.Transpose):
+        perm = tuple(source.op.perm[i] for i in node.op.perm)
+        return make(p.Transpose(perm), source.src[0])
+    return None
+
+
+def _expanded(node: Node) -> Node | None:
+    """No axis at all, and two insertions after each other."""
+    if not isinstance(node.op, p.ExpandDims):
+        return None
+    source = node.src[0]
+    if not node.op.axes:
+        return source
+    if isinstance(source.op, p.ExpandDims):
+        kept = [i for i in range(node.rank) if i not in node.op.axes]
+        inner = {kept[i] for i in source.op.axes}
+        return make(p.ExpandDims(tuple(sorted(inner | set(node.op.axes)))), source.src[0])
+    return None
+
+
+def _broadcast(node: Node) -> Node | None:
+    """A broadcast to the shape that is there."""
+    if isinstance(node.op, p.BroadcastTo) and node.src[0].shape == node.src[1:]:
+        return node.src[0]
+    return None
+
+
+def _reduce_nothing(node: Node) -> Node | None:
+    return node.src[0] if isinstance(node.op, p.Reduce) and not node.op.axes else None
+
+
+FOLD: tuple[tuple[str, Rule], ...] = (
+    ("fold_host", _fold_host),
+    ("fold_from_host", _fold_from_host),
+    ("fold_elementwise", _fold_elementwise),
+    ("fold_cast", _fold_cast),
+)
+SIMPLIFY: tuple[tuple[str, Rule], ...] = (
+    ("cast_same", _cast_same),
+    ("cast_chain", _cast_chain),
+    ("positive", _positive),
+    ("twice", _twice),
+    ("idempotent", _idempotent),
+    ("same_operands", _same_operands),
+    ("neutral", _neutral),
+    ("not_equal", _not_equal),
+    ("where_same", _where_same),
+    ("where_constant", _where_constant),
+    ("transpose", _transposed),
+    ("expand_dims", _expanded),
+    ("broadcast", _broadcast),
+    ("reduce_nothing", _reduce_nothing),
+)
+TABLES: dict[str, tuple[tuple[str, Rule], ...]] = {"fold": FOLD, "simplify": SIMPLIFY}
+
+
+def _active(disabled: frozenset[str]) -> list[tuple[str, Rule]]:
+    known = {*TABLES, *(name for table in TABLES.values() for name, _ in table)}
+    if unknown := disabled - known:
+        raise ValueError(
+            f"rewrite: no rule or table named {sorted(unknown)}; there are {sorted(known)}"
+        )
+    return [
+        rule
+        for table, rules in TABLES.items()
+        if table not in disabled
+        for rule in rules
+        if rule[0] not in disabled
+    ]
+
+
+def rewrite(
+    graph: Graph, *, opt_level: int = 2, disabled: frozenset[str] = frozenset(),
+    fired: dict[str, int] | None = None,
+) -> Graph:  # fmt: skip
+    """The graph after every rule has run out; level 0 leaves it as traced.
+
+    `disabled` names rules or whole tables; `fired` receives how often each rule was used.
+    """
+    if opt_level <= 0:
+        return graph
+    rules = _active(disabled)
+    where = dict(graph.where)
+    new: dict[Node, Node] = {n: n for n in graph.inputs}
+    for node in topological(graph.outputs, stop=frozenset(graph.inputs)):
+        if node in new:
+            continue
+        src = tuple([new[s] for s in node.src])
+        current = node if src == node.src else make(node.op, *src)
+        if current.shape != node.shape:  # a source lost a guard that this node's shape relied on
+            current = node
+        for name, replacement in _steps(current, rules):
+            current = replacement
+            if fired is not None:
+                fired[name] = fired.get(name, 0) + 1
+        new[node] = current
+        if node in where:
+            where.setdefault(current, where[node])
+    return Graph(graph.inputs, tuple(new[o] for o in graph.outputs), where)
+
+
+def _steps(node: Node, rules: list[tuple[str, Rule]]) -> Iterator[tuple[str, Node]]:
+    """Replacements one after the other; each rule makes a node smaller or its sources shallower."""
+    changed = True
+    while changed:
+        changed = False
+        for name, rule in rules:
+            found = rule(node)
+            if found is None or found is node:
+                continue
+            if found.dtype != node.dtype or found.shape != node.shape:
+                continue
+            node, changed = found, True
+            yield name, node
+            break

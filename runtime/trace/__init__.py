@@ -1,0 +1,218 @@
+"""Tracing: a function and one call's arguments in, its graph and the tree of its result out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from opkiln.ops import primitives as p
+from opkiln.ops.record import record
+from opkiln.runtime.errors import TraceError
+from opkiln.runtime.graph import Graph, Node, make
+from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, place_text
+from opkiln.runtime.trace.tracer import HostTracer, Tracer, call_row
+
+__all__ = ["HostTracer", "Out", "Traced", "Tracer", "apply_row", "check_traceable", "trace"]
+
+_POSITIONAL, _VAR_POSITIONAL, _KEYWORD_ONLY, _VAR_KEYWORD = (0, 1), 2, 3, 4  # inspect's values
+_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80 | 0x100, 0x200  # inspect's CO_ flags
+
+
+@record
+class Out:
+    """A leaf of the result: the graph's output of this number."""
+
+    index: int
+
+
+@record
+class Traced:
+    """What one trace found. It keeps the captured arrays alive."""
+
+    graph: Graph
+    out_tree: Any  # nested tuple, list, dict; Out(i) is output i, anything else a constant
+    captures: tuple[np.ndarray[Any, Any], ...]  # inputs that follow the array leaves
+    pins: tuple[tuple[int, int, int], ...]  # (input, axis, extent) that the trace holds for
+    pin_places: tuple[str, ...] = ()  # the user's line of each pin
+
+
+def check_traceable(fn: Any) -> None:
+    """Refuse, when decorating, what can never be traced.
+
+    Raises:
+        TraceError: not callable, a class, a generator or an async function.
+    """
+    if not callable(fn) or isinstance(fn, type):
+        what = f"the class {fn.__name__}" if isinstance(fn, type) else type(fn).__name__
+        raise failure(TraceError, f"compile: expected a function, got {what}")
+    inner = fn
+    while True:
+        step = getattr(inner, "__func__", None) or getattr(inner, "func", None)
+        if step is None or step is inner:
+            break
+        inner = step
+    code = getattr(inner, "__code__", None)
+    if code is None:  # an object that is called through its class
+        code = getattr(vars(type(inner)).get("__call__"), "__code__", None)
+    flags = code.co_flags if code is not None else 0
+    name = getattr(inner, "__name__", type(inner).__name__)
+    if flags & (_COROUTINE | _ASYNC_GENERATOR):
+        raise failure(
+            TraceError,
+            f"{name} is an async function and cannot be traced",
+            fix="compile the plain function that does the arithmetic, and call that from here",
+        )
+    if flags & _GENERATOR:
+        raise failure(
+            TraceError,
+            f"{name} is a generator and cannot be traced",
+            fix="return a tuple or list of the values instead of yielding them",
+        )
+
+
+def apply_row(name: str, *args: Any) -> Any:
+    """A row of the op table on traced values or real arrays; for functions that NumPy lacks."""
+    if any(isinstance(a, (ArrayValue, HostValue)) for a in args):
+        return call_row(name, *args)
+    from opkiln.ops.table import ELEMENTWISE
+
+    row = ELEMENTWISE[name]
+    arrays = [np.asarray(a) if not isinstance(a, (int, float)) else a for a in args]
+    types = tuple(type(a) if isinstance(a, (int, float)) else a.dtype for a in arrays)
+    wanted, _ = row.signature(row, types)
+    with np.errstate(all="ignore"):
+        result = row.numpy(*(np.asarray(a, d) for a, d in zip(arrays, wanted, strict=True)))
+    return np.asarray(result)[()]
+
+
+def trace(
+    fn: Callable[..., Any], names: Sequence[str], param_kinds: bytes, tree: tuple[Any, ...],
+    leaves: Sequence[Any], kinds: str, *, name: str = "function",
+) -> Traced:  # fmt: skip
+    """Call `fn` on symbolic values and record what it does.
+
+    `tree` has one entry per parameter, with leaf numbers in it; `kinds` has a letter per leaf:
+    a array, i u f weak scalar, s static (passed as it is).
+
+    Raises:
+        TraceError: the function needs a value that only a run has; the text names the line.
+    """
+    session = Session(name)
+    values: list[Any] = []
+    weak = 0
+    for leaf, kind in zip(leaves, kinds, strict=True):
+        if kind == "a":
+            values.append(Tracer(session, session.add_input(leaf), owned=False))
+        elif kind == "s":
+            values.append(leaf)
+        else:
+            values.append(HostTracer(session, make(p.HostArg(weak, kind))))
+            weak += 1
+    args, kwargs = _bind(names, param_kinds, tree, values)
+    random = _random_state()
+    try:
+        result = fn(*args, **kwargs)
+        if not _same_random(random, _random_state()):
+            raise TraceError(
+                f"{name} draws from NumPy's global random state while it is traced, so each call "
+                f"would get the same numbers ({_first_line(fn)})",
+                fix="draw outside and pass the array as an argument",
+            )
+        outputs: dict[Node, int] = {}
+        out_tree = _collect(session, result, outputs)
+        graph = Graph(tuple(session.inputs), tuple(outputs), session.where())
+        pinned = sorted(session.pins.items(), key=lambda item: item[0])
+        pins = tuple((*at, value) for at, (value, _) in pinned)
+        places = tuple(place_text(place) for _, (_, place) in pinned)
+        return Traced(graph, out_tree, tuple(session.captures), pins, places)
+    finally:
+        session.open = False
+
+
+def _bind(
+    names: Sequence[str], param_kinds: bytes, tree: tuple[Any, ...], values: list[Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    def build(part: Any) -> Any:
+        if isinstance(part, int):
+            return values[part]
+        if isinstance(part, dict):
+            return {k: build(v) for k, v in cast("dict[Any, Any]", part).items()}
+        return type(part)(build(item) for item in part)
+
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for parameter, kind, part in zip(names, param_kinds, tree, strict=True):
+        value = build(part)
+        if kind in _POSITIONAL:
+            args.append(value)
+        elif kind == _VAR_POSITIONAL:
+            args.extend(value)
+        elif kind == _KEYWORD_ONLY:
+            kwargs[parameter] = value
+        else:
+            kwargs.update(value)
+    return args, kwargs
+
+
+def _first_line(fn: Any) -> str:
+    code = getattr(fn, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(fn)
+
+
+def _random_state() -> Any:
+    """NumPy's global generator, when anything has loaded it."""
+    module = sys.modules.get("numpy.random")
+    return None if module is None else module.get_state(legacy=False)
+
+
+def _same_random(before: Any, after: Any) -> bool:
+    if after is None or after["bit_generator"] != "MT19937":
+        return True
+    pos = after["state"]["pos"]
+    if before is None:
+        return bool(
+            pos >= 623
+        )  # loaded meanwhile: a fresh generator stands at the end of its block
+    same = before["state"]["pos"] == pos and before["has_gauss"] == after["has_gauss"]
+    return bool(same and np.array_equal(before["state"]["key"], after["state"]["key"]))
+
+
+def _collect(session: Session, value: Any, outputs: dict[Node, int]) -> Any:
+    """The result with Out(i) for every traced leaf; `outputs` numbers the nodes."""
+    kind: Any = type(value)
+    if kind is tuple or kind is list:
+        return kind(_collect(session, item, outputs) for item in value)
+    if kind is dict:
+        return {key: _collect(session, item, outputs) for key, item in value.items()}
+    if isinstance(value, (ArrayValue, HostValue)):
+        if value.session is not session:
+            raise failure_at_return(
+                session, "a value of another trace is returned", "return this call's own values"
+            )
+        node = value.node
+    elif kind is np.ndarray:
+        node = session.capture(value)
+    elif isinstance(value, (np.ndarray, tuple, list, dict, set, frozenset)) or hasattr(
+        kind, "__dataclass_fields__"
+    ):
+        raise failure_at_return(
+            session,
+            f"a {kind.__name__} is returned",
+            "return arrays in plain tuples, lists and dicts, and build other objects outside",
+        )
+    elif hasattr(value, "__next__") or hasattr(value, "__await__"):
+        raise failure_at_return(
+            session, f"a {kind.__name__} is returned", "return a tuple or list of its values"
+        )
+    else:
+        return value
+    return Out(outputs.setdefault(node, len(outputs)))
+
+
+def failure_at_return(session: Session, message: str, fix: str) -> Exception:
+    """The function has returned, so the line is that of its last traced operation."""
+    last = next(reversed(session.places.values()), None)
+    return failure(TraceError, f"{session.name}: {message}", fix=fix, place=last)

@@ -1,0 +1,525 @@
+"""NumPy functions and methods on traced arrays: a table each; refusals say what to write instead."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from opkiln.ops import primitives as p
+from opkiln.ops.table import BY_UFUNC, ELEMENTWISE, REDUCTIONS
+from opkiln.runtime.errors import NotYet, TraceError
+from opkiln.runtime.graph import Node
+from opkiln.runtime.trace import views
+from opkiln.runtime.trace.promote import (
+    BOOL,
+    cast,
+    constant,
+    elementwise,
+    operand,
+    plain,
+    require_dtype,
+    session_of,
+)
+from opkiln.runtime.trace.session import ArrayValue, HostValue, failure
+from opkiln.runtime.trace.tracer import MissingAttribute, Tracer, call_row, update_in_place
+
+DT = np.dtype[Any]
+MISSING = object()
+NO_VALUE: Any = vars(np)["_NoValue"]  # the default of keywords such as initial=
+UINT8 = np.dtype(np.uint8)
+
+
+# ---- ufuncs ----
+
+
+def _conjugate(x: Any) -> Any:
+    if isinstance(x, ArrayValue):
+        return Tracer(x.session, x.node)
+    return views.as_array(session_of((x,)), x)
+
+
+def _fabs(x: Any) -> Any:
+    kind = getattr(x, "dtype", None)
+    return call_row(
+        "absolute", x if kind is not None and kind.kind == "f" else call_row("divide", x, 1)
+    )
+
+
+_COMPOSED: dict[np.ufunc, Callable[..., Any]] = {
+    np.divmod: lambda a, b: (call_row("floor_divide", a, b), call_row("remainder", a, b)),
+    np.conjugate: _conjugate,
+    np.fabs: _fabs,
+}
+
+
+def call_ufunc(
+    ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Everything that `__array_ufunc__` gets beyond a plain call of a known row."""
+    kwargs = {k: v for k, v in kwargs.items() if not _is_default(k, v)}
+    if method == "reduce" and ufunc in _REDUCING:
+        session_of(inputs)
+        return reduce_ufunc(ufunc, *inputs, **kwargs)
+    if method != "__call__":
+        raise failure(
+            TraceError,
+            f"np.{ufunc.__name__}.{method} cannot be traced",
+            fix=_METHODS_ADVICE[method],
+        )
+    out = kwargs.pop("out", None)
+    dtype = kwargs.pop("dtype", None)
+    if kwargs:
+        raise failure(
+            NotYet,
+            f"np.{ufunc.__name__}: the keyword {next(iter(kwargs))}= is not supported yet",
+            fix="use np.where(mask, new, old) for where=, x.astype(...) for the others",
+        )
+    row = BY_UFUNC.get(ufunc) or (ELEMENTWISE.get(ufunc.__name__) if ufunc.nout == 1 else None)
+    composed = _COMPOSED.get(ufunc)
+    if row is None and composed is None:
+        raise _unknown(ufunc.__name__)
+    if out is not None:
+        return _into(ufunc, out[0] if len(out) == 1 else out, inputs, dtype)
+    if composed is not None and row is None:
+        return composed(*inputs)
+    assert row is not None
+    session = session_of(inputs)
+    wanted = None if dtype is None else as_dtype(dtype)
+    return Tracer(session, elementwise(session, row, inputs, wanted))
+
+
+_DEFAULTS: dict[str, tuple[Any, ...]] = {
+    "out": (None,), "where": (True,), "casting": ("same_kind",), "order": ("K",),
+    "subok": (True,), "dtype": (None,), "signature": (None,), "initial": (NO_VALUE,),
+}  # fmt: skip
+_METHODS_ADVICE = {
+    "reduce": "np.add.reduce and np.maximum.reduce are supported: write x.sum(axis) or x.max(axis)",
+    "accumulate": "running sums are not supported yet: compute them outside the compiled function",
+    "reduceat": "write x.sum(axis) over whole axes",
+    "outer": "write a[:, None] * b[None, :] with the operator in question",
+    "at": "write x = np.where(mask, new, x)",
+}
+
+
+def _is_default(name: str, value: Any) -> bool:
+    if name == "out" and isinstance(value, tuple):
+        return all(v is None for v in value)
+    return any(value is d or (isinstance(d, str) and value == d) for d in _DEFAULTS.get(name, ()))
+
+
+def _into(ufunc: np.ufunc, out: Any, inputs: tuple[Any, ...], dtype: Any) -> Any:
+    name = ufunc.__name__
+    if not isinstance(out, ArrayValue):
+        what = "a captured array" if isinstance(out, np.ndarray) else "several arrays"
+        raise failure(
+            TraceError,
+            f"np.{name}: out= is {what}",
+            fix=f"write y = np.{name}(...) and return y; the caller passes out= to the compiled function",
+        )
+    if not out.node.rank:
+        raise failure(
+            TraceError, f"np.{name}: return arrays must be of ArrayType", fix="leave out= out"
+        )
+    session_of((*inputs, out))
+    return update_in_place(
+        out, name, lambda: call_ufunc(ufunc, "__call__", inputs, {"dtype": dtype})
+    )
+
+
+def _unknown(name: str) -> Exception:
+    import difflib
+
+    known = sorted({*ELEMENTWISE, *(f.__name__ for f in FUNCTIONS)})
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    advice = _WRITE_INSTEAD.get(name) or (
+        f"close matches that can: {', '.join('np.' + n for n in near)}" if near
+        else "write it with the functions that can: + - * / np.where np.exp x.sum(axis) ..."
+    )  # fmt: skip
+    return failure(NotYetFunction, f"np.{name} cannot be traced yet", fix=advice)
+
+
+class NotYetFunction(TraceError, NotYet):
+    """A NumPy function without a row yet."""
+
+
+_WRITE_INSTEAD = {
+    "mean": "write x.sum(axis) / x.shape[axis]",
+    "average": "write (x * w).sum(axis) / w.sum(axis)",
+    "var": "write d = x - x.sum(axis, keepdims=True) / x.shape[axis]; (d * d).sum(axis) / x.shape[axis]",
+    "std": "write np.sqrt of the variance: ((x - mean) ** 2).sum(axis) / x.shape[axis]",
+    "min": "write -((-x).max(axis))",
+    "amin": "write -((-x).max(axis))",
+    "any": "write (x != 0).max(axis)",
+    "all": "write ~((x == 0).max(axis))",
+    "prod": "write np.exp(np.log(x).sum(axis)) for positive x",
+    "ptp": "write x.max(axis) + (-x).max(axis)",
+    "dot": "write (a * b).sum() for vectors",
+    "matmul": "write (a[:, :, None] * b[None, :, :]).sum(1) for small sizes",
+    "reshape": "reshape outside the compiled function; x[:, None], x.T and np.broadcast_to are supported",
+    "tan": "write np.sin(x) / np.cos(x)",
+    "expm1": "write np.exp(x) - 1",
+    "log1p": "write np.log(1 + x)",
+    "log2": "write np.log(x) / np.log(2.0)",
+    "log10": "write np.log(x) / np.log(10.0)",
+    "exp2": "write 2.0 ** x",
+    "cbrt": "write np.sign(x) * np.abs(x) ** (1 / 3)",
+    "hypot": "write np.sqrt(a * a + b * b)",
+    "fmod": "write a - np.trunc(a / b) * b, or a % b",
+    "nan_to_num": "write np.where(np.isnan(x), 0.0, x)",
+    "heaviside": "write np.where(x > 0, 1.0, np.where(x == 0, half, 0.0))",
+    "concatenate": "return the parts and join them outside",
+    "stack": "return the parts and join them outside",
+    "sort": "sort outside the compiled function",
+    "argmax": "compute it outside the compiled function",
+    "argmin": "compute it outside the compiled function",
+    "cumsum": "compute it outside the compiled function",
+    "isclose": "write np.abs(a - b) <= atol + rtol * np.abs(b)",
+    "allclose": "write ~((np.abs(a - b) > atol + rtol * np.abs(b)).max())",
+    "nonzero": "its size depends on the data: use np.where(mask, a, b) with three arguments",
+}
+
+
+# ---- reductions ----
+
+
+def as_dtype(dtype: Any) -> DT:
+    """A dtype argument, refused when opkiln does not compute in it."""
+    try:
+        found = np.dtype(dtype)
+    except TypeError as error:
+        raise failure(TraceError, str(error), fix="pass a dtype such as np.float32") from None
+    require_dtype(found, "dtype argument")
+    return found.newbyteorder("=")
+
+
+def _no_extras(name: str, **extras: Any) -> None:
+    for keyword, value in extras.items():
+        if value is not None and value is not NO_VALUE and value is not True:
+            raise failure(
+                NotYet,
+                f"{name}: the keyword {keyword}= is not supported yet",
+                fix="use np.where(mask, x, 0) for where=, arithmetic on the result for initial=",
+            )
+
+
+def reduce(name: str, x: Any, axis: Any, keepdims: Any, dtype: DT | None = None) -> Any:
+    """One reduction row over NumPy's axis argument."""
+    session = x.session
+    session.check_open()
+    node: Node = x.node
+    axes: tuple[int, ...]
+    if axis is None:
+        axes = tuple(range(node.rank))
+    elif not node.rank and axis in (0, -1):
+        axes = ()  # NumPy lets a 0-d array be reduced over its only imaginable axis
+    else:
+        axes = tuple(sorted(views.many_axes(axis, node.rank)))
+    row = REDUCTIONS[name]
+    into = row.accumulate(node.dtype) if dtype is None else dtype
+    keep = bool(keepdims) and keepdims is not NO_VALUE
+    if into == BOOL:  # any(), for both rows: truth values as bytes
+        best = session.make(
+            p.Reduce("max", axes, keep, UINT8), cast(session, cast(session, node, BOOL), UINT8)
+        )
+        return Tracer(session, cast(session, best, BOOL))
+    operand_node = cast(session, node, into)
+    if not axes:
+        return Tracer(session, operand_node)
+    return Tracer(session, session.make(p.Reduce(name, axes, keep, into), operand_node))
+
+
+def _sum(
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False,
+    initial: Any = NO_VALUE, where: Any = True,
+) -> Any:  # fmt: skip
+    _no_extras("sum", out=out, initial=initial, where=where)
+    return reduce("sum", a, axis, keepdims, None if dtype is None else as_dtype(dtype))
+
+
+def _max(
+    a: Any, axis: Any = None, out: Any = None, keepdims: Any = False,
+    initial: Any = NO_VALUE, where: Any = True,
+) -> Any:  # fmt: skip
+    _no_extras("max", out=out, initial=initial, where=where)
+    return reduce("max", a, axis, keepdims)
+
+
+_REDUCING = {np.add: _sum, np.maximum: _max}
+
+
+def reduce_ufunc(ufunc: np.ufunc, x: Any, axis: Any = 0, dtype: Any = None, **kwargs: Any) -> Any:
+    """np.add.reduce and np.maximum.reduce, whose axis defaults to 0."""
+    x = views.as_array(session_of((x,)), x)
+    if ufunc is np.add:
+        return _sum(x, axis, dtype, **kwargs)
+    if dtype is not None:
+        x = astype(x, dtype)
+    return _max(x, axis, **kwargs)
+
+
+# ---- other functions ----
+
+
+def _where(condition: Any, x: Any = MISSING, y: Any = MISSING) -> Any:
+    if x is MISSING or y is MISSING:
+        raise failure(
+            TraceError,
+            "np.where with one argument: the size of its result depends on the data",
+            fix="use np.where(condition, a, b), or call it outside the compiled function",
+        )
+    return call_row("where", condition, x, y)
+
+
+def _clip(
+    a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *,
+    min: Any = None, max: Any = None, **kwargs: Any,
+) -> Any:  # fmt: skip
+    if kwargs:
+        raise failure(NotYet, f"clip: the keyword {next(iter(kwargs))}= is not supported yet")
+    lo, hi = (a_min if min is None else min), (a_max if max is None else max)
+    if out is not None:
+        return update_in_place(out, "clip", lambda: _clip(a, lo, hi))
+    session = session_of([v for v in (a, lo, hi) if v is not None])
+    if lo is None and hi is None:
+        return copy(views.as_array(session, a))
+    if lo is None or hi is None:
+        row = "minimum" if lo is None else "maximum"
+        operands = [operand(session, a), operand(session, hi if lo is None else lo)]
+        return Tracer(session, plain(session, ELEMENTWISE[row], operands, ("check", "saturate")))
+    return call_row("clip", a, lo, hi)
+
+
+def _round(a: Any, decimals: Any = 0, out: Any = None) -> Any:
+    _no_extras("round", out=out)
+    digits = operator.index(decimals)
+    kind = a.dtype.kind
+    if kind in "iu":
+        if digits < 0:
+            raise failure(NotYet, "round of integers to tens and hundreds is not supported yet",
+                          fix="write (x + 5) // 10 * 10 with the rounding that you want")  # fmt: skip
+        return copy(a)
+    if digits == 0 or kind == "b":
+        return call_row("rint", a)
+    scale = constant(a.session, 10.0 ** abs(digits), a.dtype)
+    ahead, back = ("multiply", "divide") if digits > 0 else ("divide", "multiply")
+    factor = Tracer(a.session, scale)
+    return call_row(back, call_row("rint", call_row(ahead, a, factor)), factor)
+
+
+def astype(x: Any, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True,
+           copy: bool = True, device: Any = None) -> Any:  # fmt: skip
+    """ndarray.astype."""
+    del order, subok, device
+    wanted = as_dtype(dtype)
+    if not np.can_cast(x.dtype, wanted, casting):  # type: ignore[arg-type]
+        raise failure(
+            TraceError,
+            f"Cannot cast array data from {x.dtype!r} to {wanted!r} according to the rule {casting!r}",
+        )
+    if not copy and wanted == x.dtype:
+        return x
+    return Tracer(x.session, cast(x.session, x.node, wanted))
+
+
+def copy(a: Any, order: str = "K", subok: bool = False) -> Any:
+    """np.copy: a value of its own, for in-place updates."""
+    del order, subok
+    a.session.check_open()
+    return Tracer(a.session, a.node)
+
+
+def _like(value: Any) -> Callable[..., Any]:
+    def fill(a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None,
+             *, device: Any = None) -> Any:  # fmt: skip
+        return _full_like(a, value, dtype, order, subok, shape, device=device)
+
+    return fill
+
+
+def _full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True,
+               shape: Any = None, *, device: Any = None) -> Any:  # fmt: skip
+    del order, subok, device
+    session = session_of([v for v in (a, fill_value) if isinstance(v, (ArrayValue, HostValue))])
+    a = views.as_array(session, a)
+    wanted = a.dtype if dtype is None else as_dtype(dtype)
+    value = operand(session, fill_value)
+    if isinstance(value, Node):
+        node = cast(session, value, wanted)
+    elif isinstance(value, float) and wanted.kind in "iu":
+        with np.errstate(all="ignore"):
+            node = session.make(p.Constant(np.float64(value).astype(wanted)))
+    else:
+        node = constant(session, value, wanted)
+    target = a.node.shape if shape is None else views.extents(session, shape)
+    views.check_fits(node, target)
+    if node.shape == target:
+        return Tracer(session, node)
+    return Tracer(session, session.make(views.BROADCAST, node, *target))
+
+
+def _shape(a: Any) -> Any:
+    return a.shape if isinstance(a, ArrayValue) else ()
+
+
+def _ndim(a: Any) -> int:
+    return a.node.rank if isinstance(a, ArrayValue) else 0
+
+
+def _size(a: Any, axis: Any = None) -> Any:
+    if not isinstance(a, ArrayValue):
+        return 1
+    return a.size if axis is None else a.shape[views.one_axis(axis, a.node.rank)]  # type: ignore[attr-defined]
+
+
+def _iscomplexobj(x: Any) -> bool:
+    del x
+    return False
+
+
+def _result_type(*values: Any) -> DT:
+    weak = {int: 0, float: 0.0}
+    plain = [
+        v.dtype
+        if isinstance(v, ArrayValue)
+        else weak[v.node.dtype]
+        if isinstance(v, HostValue)
+        else v  # type: ignore[attr-defined]
+        for v in values
+    ]
+    return np.result_type(*plain)
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    np.where: _where,
+    np.sum: _sum,
+    np.max: _max,
+    np.amax: _max,
+    np.clip: _clip,
+    np.round: _round,
+    np.around: _round,
+    np.transpose: views.transpose,
+    np.permute_dims: views.transpose,
+    np.matrix_transpose: lambda x: views.swapaxes(x, -1, -2),
+    np.swapaxes: views.swapaxes,
+    np.moveaxis: views.moveaxis,
+    np.expand_dims: views.expand_dims,
+    np.squeeze: views.squeeze,
+    np.broadcast_to: views.broadcast_to,
+    np.broadcast_arrays: views.broadcast_arrays,
+    np.shape: _shape,
+    np.ndim: _ndim,
+    np.size: _size,
+    np.copy: copy,
+    np.astype: lambda x, dtype, /, *, copy=True, device=None: astype(x, dtype, copy=copy),
+    np.zeros_like: _like(0),
+    np.ones_like: _like(1),
+    np.empty_like: _like(0),
+    np.full_like: _full_like,
+    np.result_type: _result_type,
+    np.iscomplexobj: _iscomplexobj,
+    np.isrealobj: lambda x: True,
+    np.real: lambda val: val,
+}
+_ANY_ARGUMENT = {np.where, np.clip, np.broadcast_to, np.broadcast_arrays, np.full_like, np.shape, np.ndim, np.size,
+                 np.result_type}  # fmt: skip
+
+
+def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`__array_function__`."""
+    rule = FUNCTIONS.get(func)
+    if rule is None:
+        raise _unknown(func.__name__)
+    if func not in _ANY_ARGUMENT and args and not isinstance(args[0], ArrayValue):
+        args = (views.as_array(session_of(_traced(args, kwargs)), args[0]), *args[1:])
+    return rule(*args, **kwargs)
+
+
+def _traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    return [v for v in (*args, *kwargs.values()) if isinstance(v, (ArrayValue, HostValue))]
+
+
+# ---- methods and attributes ----
+
+
+def _reshape(x: Any, *shape: Any, order: str = "C", copy: Any = None) -> Any:
+    del order, copy
+    given = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    if views.extents(x.session, tuple(0 if _is_minus_one(n) else n for n in given)) == x.node.shape:
+        return views.expanded(x, ())
+    raise failure(NotYet, "reshape is not supported yet", fix=_WRITE_INSTEAD["reshape"])
+
+
+def _is_minus_one(extent: Any) -> bool:
+    return isinstance(extent, int) and extent == -1
+
+
+def _ravel(x: Any, order: str = "C") -> Any:
+    del order
+    if x.ndim == 1:
+        return views.expanded(x, ())
+    raise failure(NotYet, "ravel and flatten are not supported yet", fix=_WRITE_INSTEAD["reshape"])
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "sum": _sum,
+    "max": _max,
+    "clip": lambda x, min=None, max=None, out=None, **kw: _clip(x, min, max, out, **kw),
+    "round": _round,
+    "astype": astype,
+    "copy": copy,
+    "transpose": views.transpose_method,
+    "swapaxes": views.swapaxes,
+    "squeeze": views.squeeze,
+    "reshape": _reshape,
+    "ravel": _ravel,
+    "flatten": lambda x, order="C": copy(_ravel(x, order)),
+    "conj": _conjugate,
+    "conjugate": _conjugate,
+}
+ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
+    "T": views.transpose,
+    "mT": lambda x: views.swapaxes(x, -1, -2),
+    "real": lambda x: x,
+    "imag": _like(0),
+    "device": lambda x: "cpu",
+}
+_NO_ATTRIBUTE = {
+    "fill": "write x = np.full_like(x, value)",
+    "strides": "strides belong to a call, not to the function: look at them outside",
+    "flags": "memory layout belongs to a call, not to the function: look at it outside",
+    "data": "use the array itself",
+    "flat": "compute on the whole array",
+    "view": "write x.astype(dtype); bits cannot be reinterpreted yet",
+}
+
+
+def attribute(x: Any, name: str) -> Any:
+    """A method or attribute of a traced array.
+
+    Raises:
+        MissingAttribute: with the supported spelling.
+    """
+    method = METHODS.get(name)
+    if method is not None:
+        return lambda *args, **kwargs: method(x, *args, **kwargs)
+    known = ATTRIBUTES.get(name)
+    if known is not None:
+        return known(x)
+    if name.startswith("__"):
+        raise AttributeError(name)
+    _missing(name)
+
+
+def _missing(name: str) -> NoReturn:
+    import difflib
+
+    advice = _NO_ATTRIBUTE.get(name) or _WRITE_INSTEAD.get(name)
+    if advice is None:
+        near = difflib.get_close_matches(
+            name, [*METHODS, *ATTRIBUTES, "shape", "dtype", "ndim", "size"], n=3
+        )
+        advice = f"did you mean {', '.join(near)}?" if near else "use operators and NumPy functions"
+    raise failure(MissingAttribute, f"x.{name} of a traced array cannot be traced yet", fix=advice)

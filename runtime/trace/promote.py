@@ -1,0 +1,384 @@
+"""Elementwise calls: a row and what the user passed in, a node over operands cast as NumPy does out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from opkiln.ops import primitives as p
+from opkiln.ops.defs import OpRow
+from opkiln.ops.table import ELEMENTWISE
+from opkiln.runtime.errors import (
+    HostRangeError,
+    IntegerPowerError,
+    NotYet,
+    TraceError,
+    UnsupportedDType,
+)
+from opkiln.runtime.graph import Node
+from opkiln.runtime.reference import scalar
+from opkiln.runtime.trace.session import (
+    ArrayValue,
+    HostValue,
+    Session,
+    failure,
+    require_dtype,
+)
+
+DT = np.dtype[Any]
+Operand = Node | int | float  # an array node, a host node (weak), or a number in the source (weak)
+
+BOOL = np.dtype(np.bool_)
+INT64, UINT64, FLOAT64 = np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64)
+
+_OPS = {name: p.Elementwise(name) for name in ELEMENTWISE}
+BROADCAST = p.BroadcastTo()
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+}
+_OF_INTEGERS = {"isnan": False, "isinf": False, "isfinite": True}
+_OWN_INTEGERS = ("floor", "ceil", "trunc")  # an integer is its own floor
+
+
+def session_of(values: tuple[Any, ...] | list[Any]) -> Session:
+    """The one trace that the traced values among `values` belong to.
+
+    Raises:
+        TraceError: it has ended, or two traces meet.
+    """
+    session: Session | None = None
+    for value in values:
+        if isinstance(value, (ArrayValue, HostValue)):
+            if session is None:
+                session = value.session
+                session.check_open()
+            elif session is not value.session:
+                raise failure(
+                    TraceError,
+                    f"values of two traces meet: {session.name} and {value.session.name}",
+                    fix="pass the value to the inner function as an argument",
+                )
+    assert session is not None
+    return session
+
+
+@lru_cache(maxsize=512)
+def cast_op(dtype: DT) -> p.Cast:
+    """The op, made once per dtype."""
+    return p.Cast(dtype)
+
+
+@lru_cache(maxsize=512)
+def _from_host_op(dtype: DT, mode: str) -> p.FromHost:
+    return p.FromHost(dtype, mode)
+
+
+@lru_cache(maxsize=4096)
+def _constant_op(kind: Any, value: int | str, dtype: DT, mode: str) -> p.Constant:
+    number = float.fromhex(value) if isinstance(value, str) else kind(value)
+    if dtype == BOOL:
+        return p.Constant(np.bool_(number))
+    return p.Constant(scalar(number, dtype, mode))
+
+
+def constant(session: Session, value: int | float, dtype: DT, mode: str = "check") -> Node:
+    """A number of the source as a 0-d value of `dtype`, by NumPy's range rule."""
+    kind: Any = type(value)
+    try:  # the key tells 1 from 1.0 and -0.0 from 0.0
+        op = _constant_op(kind, value.hex() if isinstance(value, float) else value, dtype, mode)
+    except OverflowError as error:
+        raise failure(HostRangeError, str(error)) from None
+    return session.make(op)
+
+
+def operand(session: Session, value: Any) -> Operand:
+    """What one argument of a NumPy call is: a node, or a number that stays weak.
+
+    Raises:
+        TraceError, UnsupportedDType: it is nothing that can be computed with.
+    """
+    if isinstance(value, (ArrayValue, HostValue)):
+        return value.node
+    kind: Any = type(value)
+    if kind is float or kind is int:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, np.generic):
+        strong: Any = value
+        require_dtype(strong.dtype, "NumPy scalar")
+        return session.make(p.Constant(strong))
+    if isinstance(value, bool):
+        return session.make(p.Constant(np.bool_(value)))
+    if isinstance(value, np.ndarray):
+        if kind is not np.ndarray:
+            raise failure(
+                TraceError,
+                f"captured array: expected numpy.ndarray, got the subclass {kind.__name__}",
+                fix="pass a plain array, for example np.asarray(a)",
+            )
+        return session.capture(value)
+    if isinstance(value, (int, float)):
+        return int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, complex):
+        raise failure(NotYet, f"complex numbers are not supported yet, got {value!r}")
+    if isinstance(value, (list, tuple)) or hasattr(value, "__array__"):
+        return session.capture(np.asarray(value), owner=value)
+    raise failure(
+        TraceError,
+        f"cannot compute with a {kind.__name__}: expected an array or a number, got {value!r:.60}",
+        fix="convert it before the call, or pass it as an argument",
+    )
+
+
+def elementwise_operand(session: Session, value: Any) -> Node:
+    """A value as a strong array node, as np.asarray makes it."""
+    known = operand(session, value)
+    if not isinstance(known, Node):
+        return constant(session, known, FLOAT64 if isinstance(known, float) else INT64)
+    if known.dtype is int or known.dtype is float:
+        return cast(session, known, FLOAT64 if known.dtype is float else INT64)
+    return known
+
+
+def is_weak(value: Operand) -> bool:
+    """Whether the value takes the dtype of what it meets."""
+    return not isinstance(value, Node) or value.dtype is int or value.dtype is float
+
+
+def is_big(value: Operand) -> bool:
+    """Whether it is a run-time int above int64."""
+    return isinstance(value, Node) and isinstance(value.op, p.HostArg) and value.op.kind == "u"
+
+
+def cast(session: Session, value: Operand, dtype: DT, mode: str = "check") -> Node:
+    """The operand as a node of `dtype`."""
+    if not isinstance(value, Node):
+        return constant(session, value, dtype, mode)
+    have = value.dtype
+    if have is dtype:
+        return value
+    if have is int or have is float:
+        if dtype == BOOL:  # by truth value, so nothing may be cut off first
+            wide = FLOAT64 if have is float else UINT64 if is_big(value) else INT64
+            return session.make(cast_op(BOOL), session.make(_from_host_op(wide, "check"), value))
+        return session.make(_from_host_op(dtype, mode), value)
+    if have == dtype:
+        return value
+    return session.make(cast_op(dtype), value)
+
+
+_SIGNATURES: dict[Any, tuple[tuple[DT, ...], DT]] = {}
+
+
+def signature(
+    row: OpRow, operands: list[Operand], dtype: DT | None = None
+) -> tuple[tuple[DT, ...], DT]:
+    """The dtypes to cast to and the result's, as NumPy's resolver gives them.
+
+    Raises:
+        TraceError: NumPy has no loop for these operands.
+        UnsupportedDType: NumPy's answer is a dtype that opkiln lacks, such as float16 for np.sqrt(int8).
+    """
+    types = tuple([o.dtype if isinstance(o, Node) else type(o) for o in operands])
+    if all(
+        isinstance(t, type) for t in types
+    ):  # weak values alone are what np.asarray makes of them
+        types = tuple([FLOAT64 if t is float else INT64 for t in types])
+    key = (row.name, types, dtype)
+    known = _SIGNATURES.get(key)
+    if known is not None:
+        return known
+    try:
+        if dtype is None:
+            found = row.signature(row, types)
+        else:
+            given = (*(None,) * row.arity, dtype)
+            resolved = row.numpy.resolve_dtypes(  # type: ignore[attr-defined]
+                (*types, None), signature=given, casting="same_kind"
+            )
+            found = resolved[: row.arity], resolved[row.arity]
+    except TypeError as error:
+        raise failure(TraceError, str(error)) from None
+    for result in (*found[0], found[1]):
+        if result.kind == "f" and result.itemsize == 2:
+            names = ", ".join(t.__name__ if isinstance(t, type) else t.name for t in types)
+            raise failure(
+                UnsupportedDType,
+                f"np.{row.name} of {names} is {result.name} in NumPy, which opkiln does not compute in yet",
+                fix="convert the operand first, for example with x.astype(np.float32)",
+            )
+        require_dtype(result, f"np.{row.name}")
+    _SIGNATURES[key] = found
+    return found
+
+
+def elementwise(
+    session: Session, row: OpRow, values: tuple[Any, ...], dtype: DT | None = None
+) -> Node:
+    """The node of `row` over what the user passed."""
+    operands = [operand(session, v) for v in values]
+    special = _SPECIAL.get(row.name)
+    if special is not None and dtype is None:
+        return special(session, row, operands)
+    return plain(session, row, operands, dtype=dtype)
+
+
+def plain(
+    session: Session,
+    row: OpRow,
+    operands: list[Operand],
+    mode: str | tuple[str, ...] = "check",
+    dtype: DT | None = None,
+) -> Node:
+    """Operands cast to the signature, then the row; `mode` holds for weak operands."""
+    wanted, _ = signature(row, operands, dtype)
+    if wanted[0].kind not in row.accepts and row.name != "where":
+        return _without_body(session, row, operands, wanted)
+    modes = (mode,) * row.arity if isinstance(mode, str) else mode
+    src = [cast(session, o, d, m) for o, d, m in zip(operands, wanted, modes, strict=True)]
+    return session.make(_OPS[row.name], *src)
+
+
+def _without_body(
+    session: Session, row: OpRow, operands: list[Operand], wanted: tuple[DT, ...]
+) -> Node:
+    """Calls that NumPy answers for dtypes the row has no body for."""
+    if row.name in _OWN_INTEGERS:
+        return cast(session, operands[0], wanted[0])
+    if row.name in _OF_INTEGERS:
+        return filled(session, np.bool_(_OF_INTEGERS[row.name]), operands[0])
+    raise failure(
+        NotYet,
+        f"np.{row.name} of {wanted[0].name} is not supported yet",
+        fix="convert the operand first, for example with x.astype(np.float32)",
+    )
+
+
+def filled(session: Session, value: np.generic, like: Operand) -> Node:
+    """`value` in the shape of `like`."""
+    node = session.make(p.Constant(value))
+    if isinstance(like, Node) and like.shape:
+        return session.make(BROADCAST, node, *like.shape)
+    return node
+
+
+# ---- rows whose weak operands follow a rule of their own ----
+
+
+def _compare(session: Session, row: OpRow, operands: list[Operand]) -> Node:
+    """Integers compare by value, however large the Python int is."""
+    wanted, _ = signature(row, operands)
+    if wanted[0].kind not in "iu" or wanted[1].kind not in "iu":
+        return plain(session, row, operands)
+    for i, value in enumerate(operands):
+        other = operands[1 - i]
+        if not is_weak(value):
+            continue
+        if not isinstance(value, Node):
+            info = np.iinfo(wanted[1 - i])
+            if not info.min <= value <= info.max and not is_big(other):
+                pair = (info.min, value) if i == 1 else (value, info.min)
+                return filled(session, np.bool_(_COMPARE[row.name](*pair)), other)
+            if is_big(other):  # then the number's own width decides
+                operands[i] = constant(session, value, INT64 if value < 0 else UINT64, "saturate")
+        else:
+            operands[i] = session.make(
+                _from_host_op(UINT64 if is_big(value) else INT64, "check"), value
+            )
+    return plain(session, row, operands)
+
+
+def _where(session: Session, row: OpRow, operands: list[Operand]) -> Node:
+    """np.where makes arrays of its numbers and casts them unsafely, so they wrap."""
+    wanted, _ = signature(row, operands)
+    for value, dtype in zip(operands[1:], wanted[1:], strict=True):
+        if isinstance(value, int) and dtype.kind in "iu" and not -(2**63) <= value < 2**64:
+            raise failure(HostRangeError, f"Python integer {value} out of bounds for {dtype.name}")
+    return plain(session, row, operands, "wrap")
+
+
+def _clip(session: Session, row: OpRow, operands: list[Operand]) -> Node:
+    """Bounds beyond the dtype's range bound nothing, so they saturate."""
+    wanted, _ = signature(row, operands)
+    x = cast(session, operands[0], wanted[0])
+    lo, hi = (cast(session, o, wanted[0], "saturate") for o in operands[1:])
+    if wanted[0] == BOOL:
+        return session.make(_OPS["minimum"], session.make(_OPS["maximum"], x, lo), hi)
+    return session.make(_OPS["clip"], x, lo, hi)
+
+
+def _literal(value: Operand) -> int | float | None:
+    """The number that an operand is known to be while tracing."""
+    if not isinstance(value, Node):
+        return value
+    if isinstance(value.op, p.Constant):
+        return value.op.value.item()  # type: ignore[no-any-return]
+    return None
+
+
+def _product(session: Session, base: Node, exponent: int) -> Node:
+    """The product, by repeated squaring; the exponent is at least 1."""
+    multiply, result, square = _OPS["multiply"], None, base
+    while True:
+        if exponent & 1:
+            result = square if result is None else session.make(multiply, result, square)
+        exponent >>= 1
+        if not exponent:
+            assert result is not None
+            return result
+        square = session.make(multiply, square, square)
+
+
+def power(session: Session, base: Operand, exponent: Operand, *, by_operator: bool) -> Node:
+    """`base ** exponent`. Known exponents take NumPy's fast paths, and small ones become products.
+
+    np.power, unlike the operator, does not take sqrt for 0.5: they differ at -0.0 and -inf.
+    """
+    row = ELEMENTWISE["power"]
+    number = _literal(exponent)
+    if (
+        by_operator
+        and number == 2
+        and type(exponent) is int
+        and getattr(base, "dtype", None) == BOOL
+    ):
+        return plain(session, ELEMENTWISE["square"], [base])  # so NumPy's b ** 2 is int8, not int64
+    (dtype, _), _ = signature(row, [base, exponent])
+    if number is None:
+        return plain(session, row, [base, exponent])
+    x, power_of = cast(session, base, dtype), cast(session, exponent, dtype)
+    if number == 0:
+        return filled(session, dtype.type(1), x)
+    if dtype.kind == "f":
+        fast = {-1: "reciprocal", 2: "square"} | ({0.5: "sqrt"} if by_operator else {})
+        if number == 1:
+            return x
+        if number in fast:
+            return session.make(_OPS[fast[number]], x)
+        if number in (3, 4):
+            return _product(session, x, int(number))
+    elif number < 0:
+        raise failure(
+            IntegerPowerError,
+            "Integers to negative integer powers are not allowed.",
+            fix="make the base or the exponent a float, for example x ** -1.0",
+        )
+    elif number <= 64:  # wrap-around products are exact whatever their order
+        return _product(session, x, int(number))
+    return session.make(_OPS["power"], x, power_of)
+
+
+_SPECIAL: dict[str, Callable[[Session, OpRow, list[Operand]], Node]] = {
+    **dict.fromkeys(_COMPARE, _compare),
+    "where": _where,
+    "clip": _clip,
+    "power": lambda session, row, operands: power(session, *operands, by_operator=False),
+}

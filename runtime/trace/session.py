@@ -1,0 +1,254 @@
+"""One trace: makes nodes, keeps captured arrays, pinned sizes and the user's line of each node."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+import opkiln.ops
+from opkiln.ops import primitives as p
+from opkiln.ops.defs import OpDef
+from opkiln.ops.dtypes import DTYPES, SUPPORTED
+from opkiln.runtime.errors import OpkilnError, ShapeError, TraceError, UnsupportedDType
+from opkiln.runtime.graph import Node, make, topological
+from opkiln.runtime.infer import graph_input
+from opkiln.runtime.reference import evaluate_host
+
+Place = tuple[CodeType, int]  # code object and instruction: turned into file:line when asked for
+
+
+def _folder(path: str | None, up: int = 1) -> str:
+    for _ in range(up):
+        path = os.path.dirname(path or "")  # noqa: PTH120  pathlib takes 4 ms to import
+    return path + os.sep if path else ""
+
+
+_RUNTIME = _folder(__file__, 2)
+_INSIDE = (
+    _RUNTIME,
+    _folder(__file__, 3) + "native" + os.sep,
+    _folder(opkiln.ops.__file__),
+    _folder(np.__file__),
+)
+_DEMO = _RUNTIME + "demo.py"  # a user's program that happens to live among ours
+_is_ours: dict[str, bool] = {}
+
+
+def user_place() -> Place | None:
+    """The innermost frame outside opkiln and NumPy."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        code = frame.f_code
+        name = code.co_filename
+        ours = _is_ours.get(name)
+        if ours is None:
+            ours = _is_ours[name] = name.startswith(_INSIDE) and name != _DEMO
+        if not ours:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
+def place_text(place: Place | None, lines: dict[CodeType, list[int | None]] | None = None) -> str:
+    """The text file:line of a place; `lines` caches line tables of code objects between calls."""
+    if place is None:
+        return "<unknown>:0"
+    code, instruction = place
+    table = None if lines is None else lines.get(code)
+    if table is None:
+        table = [line for line, *_ in code.co_positions()]
+        if lines is not None:
+            lines[code] = table
+    return f"{code.co_filename}:{table[instruction // 2] or code.co_firstlineno}"
+
+
+def failure(
+    cls: type[OpkilnError], message: str, *, fix: str | None = None, place: Place | None = None
+) -> OpkilnError:
+    """An error that names the user's line."""
+    return cls(f"{message} ({place_text(place or user_place())})", fix=fix)
+
+
+def require_dtype(dtype: np.dtype[Any], what: str) -> None:
+    """Refuse dtypes that opkiln does not compute in yet.
+
+    Raises:
+        UnsupportedDType: with the accepted names and how to convert.
+    """
+    row = DTYPES.get(dtype.name)
+    if row is None or not row.supported:
+        raise failure(
+            UnsupportedDType,
+            f"{what}: dtype {dtype.name} is not supported yet; "
+            f"expected one of {', '.join(r.name for r in SUPPORTED)}",
+            fix="convert first, for example with x.astype(np.float32)",
+        )
+
+
+class Session:
+    """State of one trace. Values made by it carry it, so no global says which trace is current."""
+
+    __slots__ = (
+        "_captured",
+        "captures",
+        "fixed",
+        "inputs",
+        "name",
+        "open",
+        "pins",
+        "places",
+        "shapes",
+        "weak",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.open = True
+        self.places: dict[Node, Place | None] = {}
+        self.inputs: list[Node] = []
+        self.shapes: list[tuple[int, ...]] = []  # concrete, for pins
+        self.captures: list[np.ndarray[Any, Any]] = []
+        self.pins: dict[tuple[int, int], tuple[int, Place | None]] = {}
+        self._captured: dict[int, tuple[Any, Node]] = {}
+
+    def make(self, op: OpDef, *src: Node) -> Node:
+        """The node of `op`, with the user's line on it and on any complaint about it."""
+        try:
+            node = make(op, *src)
+        except ShapeError as error:
+            shapes = " ".join(str(list(s.shape)) for s in src if not s.is_host)
+            raise failure(
+                type(error), f"{error}, operands {shapes}" if shapes else str(error)
+            ) from None
+        except TypeError as error:
+            raise failure(TraceError, str(error)) from None
+        if node not in self.places:
+            self.places[node] = user_place()
+        return node
+
+    def add_input(self, array: Any) -> Node:
+        """The node of the next array leaf or capture."""
+        node = graph_input(len(self.inputs), array.dtype.newbyteorder("="), array.ndim)
+        self.inputs.append(node)
+        self.shapes.append(array.shape)
+        return node
+
+    def capture(self, array: Any, owner: Any = None) -> Node:
+        """The hidden input of an array that the function holds; the same object is one input."""
+        owner = array if owner is None else owner
+        known = self._captured.get(id(owner))
+        if known is not None:
+            return known[1]
+        require_dtype(array.dtype, "captured array")
+        if not array.dtype.isnative or not array.flags.aligned:
+            raise failure(
+                UnsupportedDType,
+                f"captured array: {array.dtype.str} data is byte-swapped or unaligned, and a copy "
+                f"would not see later changes",
+                fix="convert it outside with a.astype(a.dtype.newbyteorder('=')), or pass it as an argument",
+            )
+        node = self.add_input(array)
+        self.captures.append(array)
+        self._captured[id(owner)] = (owner, node)
+        return node
+
+    def pin(self, node: Node) -> int | float:
+        """The concrete value of a size; every extent it came from joins the trace key.
+
+        Raises:
+            TraceError: the value depends on an argument's value, not only on sizes.
+        """
+        dims: list[tuple[int, int]] = []
+        inputs = frozenset(self.inputs)
+        for part in topological([node], stop=inputs):
+            if isinstance(part.op, p.HostArg):
+                raise failure(
+                    TraceError,
+                    "the value of a scalar argument is needed while tracing, but it differs from call to call",
+                    fix="use np.where, np.sqrt and the like on it, or name it in ok.compile(static=...)",
+                )
+            if isinstance(part.op, p.Dim):
+                source = part.src[0].op
+                assert isinstance(source, p.Input)
+                dims.append((source.index, part.op.axis))
+        place = user_place()
+        for index, axis in dims:
+            self.pins.setdefault((index, axis), (self.shapes[index][axis], place))
+        try:
+            (value,) = evaluate_host([node], self.shapes)
+        except OpkilnError as error:
+            raise failure(type(error), str(error), place=place) from None
+        return value
+
+    def where(self) -> dict[Node, str]:
+        """The user's "file:line" of every node made."""
+        lines: dict[CodeType, list[int | None]] = {}
+        return {node: place_text(place, lines) for node, place in self.places.items()}
+
+    def check_open(self) -> None:
+        """Refuse values that outlived their trace.
+
+        Raises:
+            TraceError: the trace has ended.
+        """
+        if not self.open:
+            raise failure(
+                TraceError,
+                f"a traced value of {self.name} is used after its trace ended",
+                fix="return the value from the compiled function instead of storing it elsewhere",
+            )
+
+
+class HostValue:
+    """A symbolic Python number: a size, or a weak scalar argument, or arithmetic on them."""
+
+    __slots__ = ("node", "session")
+    __opkiln_tracer__ = True
+
+    def __init__(self, session: Session, node: Node) -> None:
+        self.session = session
+        self.node = node
+
+
+class ArrayValue:
+    """A symbolic array. A root holds its node; a view recomputes its node when its root changed.
+
+    `owned` is true for intermediates: only those may be updated in place.
+    """
+
+    __slots__ = ("held", "mapping", "owned", "parent", "root", "seen", "session")
+    __opkiln_tracer__ = True
+
+    def __init__(self, session: Session, node: Node, *, owned: bool = True) -> None:
+        self.session = session
+        self.root: ArrayValue = self
+        self.owned = owned
+        self.held = node
+        self.parent: ArrayValue | None = None
+        self.mapping: Callable[[Node], Node] | None = None
+        self.seen: Node | None = None
+
+    @property
+    def node(self) -> Node:
+        """The current value."""
+        if self.parent is None or self.seen is self.root.held:
+            return self.held
+        current = self.root.held
+        stale: list[ArrayValue] = []
+        value: ArrayValue = self
+        while value.parent is not None and value.seen is not current:
+            stale.append(value)
+            value = value.parent
+        for view in reversed(stale):  # not recursive: chains of views may be long
+            assert view.mapping is not None and view.parent is not None
+            view.held, view.seen = view.mapping(view.parent.held), current
+        return self.held
+
+    def update(self, node: Node) -> None:
+        """Rebind an owned root, so that every alias sees the new value."""
+        self.held = node

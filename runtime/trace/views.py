@@ -1,0 +1,275 @@
+"""Views of traced arrays: NumPy's arguments in, index-map nodes that move no data out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from opkiln.ops import primitives as p
+from opkiln.runtime.errors import AxisError, NotYet, ShapeError, TraceError
+from opkiln.runtime.graph import Node, const_value, host_const
+from opkiln.runtime.trace.promote import BROADCAST, elementwise_operand, session_of
+from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure
+from opkiln.runtime.trace.tracer import HostTracer, Tracer, as_view
+
+Axes = int | Sequence[int] | None
+
+
+def as_array(session: Session, value: Any) -> Any:
+    """Any operand as a traced array; weak numbers become strong, as np.asarray makes them."""
+    if isinstance(value, ArrayValue):
+        return value
+    return Tracer(session, elementwise_operand(session, value), owned=False)
+
+
+def items(value: Any) -> tuple[Any, ...]:
+    """A tuple or list as a tuple, anything else as a tuple of one."""
+    return tuple(cast("list[Any]", value)) if isinstance(value, (tuple, list)) else (value,)
+
+
+def one_axis(axis: Any, rank: int) -> int:
+    """A non-negative axis.
+
+    Raises:
+        AxisError: out of bounds. TraceError: not an integer.
+    """
+    try:
+        index = operator.index(axis)
+    except TypeError as error:
+        raise failure(TraceError, f"axis: {error}", fix="pass an int or a tuple of ints") from None
+    if not -rank <= index < rank:
+        raise failure(AxisError, f"axis {index} is out of bounds for array of dimension {rank}")
+    return index % rank
+
+
+def many_axes(axes: Any, rank: int) -> tuple[int, ...]:
+    """Non-negative axes in the order given.
+
+    Raises:
+        AxisError: out of bounds or repeated.
+    """
+    given = items(axes)
+    found = tuple(one_axis(a, rank) for a in given)
+    if len(set(found)) != len(found):
+        raise failure(AxisError, "duplicate value in 'axis'")
+    return found
+
+
+def transpose(x: Any, axes: Any = None) -> Any:
+    """np.transpose."""
+    rank = x.ndim
+    if axes is None:
+        perm = tuple(reversed(range(rank)))
+    else:
+        perm = many_axes(axes, rank)
+        if len(perm) != rank:
+            raise failure(ShapeError, f"axes {tuple(axes)} don't match an array of rank {rank}")
+    return permuted(x, perm)
+
+
+def permuted(x: Any, perm: tuple[int, ...]) -> Any:
+    """Axes in another order."""
+    if perm == tuple(range(x.ndim)):
+        return as_view(x, _itself)
+    op = p.Transpose(perm)
+    return as_view(x, _by(x.session, op))
+
+
+def _itself(node: Node) -> Node:
+    return node
+
+
+def _by(session: Session, op: Any, *host: Node) -> Callable[[Node], Node]:
+    return lambda node: session.make(op, node, *host)
+
+
+def transpose_method(x: Any, *axes: Any) -> Any:
+    """ndarray.transpose: axes as one tuple or as arguments."""
+    if not axes or axes == (None,):
+        return transpose(x)
+    return transpose(x, axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes)
+
+
+def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
+    """np.swapaxes."""
+    perm = list(range(a.ndim))
+    i, j = one_axis(axis1, a.ndim), one_axis(axis2, a.ndim)
+    perm[i], perm[j] = perm[j], perm[i]
+    return permuted(a, tuple(perm))
+
+
+def moveaxis(a: Any, source: Any, destination: Any) -> Any:
+    """np.moveaxis."""
+    src, dst = many_axes(source, a.ndim), many_axes(destination, a.ndim)
+    if len(src) != len(dst):
+        raise failure(
+            ShapeError, "`source` and `destination` must have the same number of elements"
+        )
+    order = [n for n in range(a.ndim) if n not in src]
+    for to, axis in sorted(zip(dst, src, strict=True)):
+        order.insert(to, axis)
+    return permuted(a, tuple(order))
+
+
+def expand_dims(a: Any, axis: Any) -> Any:
+    """np.expand_dims."""
+    given = items(axis)
+    return expanded(a, tuple(sorted(many_axes(given, a.ndim + len(given)))))
+
+
+def expanded(x: Any, axes: tuple[int, ...]) -> Any:
+    """Axes of length 1 at these positions of the result."""
+    if not axes:
+        return as_view(x, _itself)
+    return as_view(x, _by(x.session, p.ExpandDims(axes)))
+
+
+def squeeze(a: Any, axis: Any = None) -> Any:
+    """np.squeeze, of axes that are known to have length 1 because they were made so."""
+    known = [i for i, d in enumerate(a.node.shape) if const_value(d) == 1]
+    axes = tuple(known) if axis is None else many_axes(axis, a.ndim)
+    if axis is None and len(known) != a.ndim:
+        raise failure(
+            NotYet,
+            "squeeze without axis is not supported yet: which axes it drops depends on run-time sizes",
+        )
+    if not axes:
+        return as_view(a, _itself)
+    op = a.node.op
+    if isinstance(op, p.ExpandDims) and set(axes) <= set(op.axes):
+        return as_view(a, lambda node: _without(a.session, node, axes))
+    if isinstance(op, p.Reduce) and op.keepdims and axes == op.axes:
+        return Tracer(
+            a.session, a.session.make(p.Reduce(op.row, op.axes, False, op.dtype), *a.node.src)
+        )
+    raise failure(
+        NotYet,
+        f"squeeze of axes {axes} is not supported yet",
+        fix="leave the axis out where it is made: sum(axis) without keepdims, no [None]",
+    )
+
+
+def _without(session: Session, node: Node, axes: tuple[int, ...]) -> Node:
+    op = node.op
+    assert isinstance(op, p.ExpandDims)
+    left = [a for a in op.axes if a not in axes]
+    if not left:
+        return node.src[0]
+    moved = tuple(a - sum(gone < a for gone in axes) for a in left)
+    return session.make(p.ExpandDims(moved), node.src[0])
+
+
+def extents(session: Session, shape: Any) -> tuple[Node, ...]:
+    """A shape argument as host nodes."""
+    given = items(shape)
+    result: list[Node] = []
+    for extent in given:
+        if isinstance(extent, HostValue):
+            session_of((extent,))
+            if extent.node.dtype is float:
+                raise failure(
+                    TraceError, "a size must be an integer, got a float", fix="use // instead of /"
+                )
+            result.append(extent.node)
+            continue
+        try:
+            value = operator.index(extent)
+        except TypeError as error:
+            raise failure(
+                TraceError, f"shape: {error}", fix="pass ints or sizes such as x.shape[0]"
+            ) from None
+        if value < 0:
+            raise failure(ShapeError, "all elements of broadcast shape must be non-negative")
+        result.append(host_const(value))
+    return tuple(result)
+
+
+def broadcast_to(array: Any, shape: Any) -> Any:
+    """np.broadcast_to."""
+    session = session_of((array, *items(shape)))
+    array = as_array(session, array)
+    target = extents(session, shape)
+    check_fits(array.node, target)
+    if target == array.node.shape:
+        return as_view(array, _itself)
+    return as_view(array, _by(session, BROADCAST, *target))
+
+
+def check_fits(node: Node, target: tuple[Node, ...]) -> None:
+    """Refuse a broadcast that cannot hold whatever the run-time sizes are.
+
+    Raises:
+        ShapeError: the rank is larger, or a known extent is neither 1 nor the target's.
+    """
+    texts = [str(const_value(d) if const_value(d) is not None else "?") for d in node.shape]
+    if node.rank > len(target):
+        raise failure(
+            ShapeError, f"broadcast_to: rank {node.rank} does not fit into rank {len(target)}"
+        )
+    for have, want in zip(node.shape[::-1], target[::-1], strict=False):
+        a, b = const_value(have), const_value(want)
+        if a is not None and b is not None and a not in (1, b):
+            raise failure(
+                ShapeError, f"broadcast_to: ({', '.join(texts)}) does not fit: {a} into {b}"
+            )
+
+
+def broadcast_arrays(*arrays: Any, subok: bool = False) -> tuple[Any, ...]:
+    """np.broadcast_arrays."""
+    del subok
+    from opkiln.runtime.infer import broadcast_shapes
+
+    session = session_of(arrays)
+    values = [as_array(session, a) for a in arrays]
+    try:
+        shape = broadcast_shapes(*(v.node.shape for v in values))
+    except ShapeError as error:
+        raise failure(ShapeError, str(error)) from None
+    return tuple(
+        as_view(v, _itself)
+        if v.node.shape == shape
+        else as_view(v, _by(session, BROADCAST, *shape))
+        for v in values
+    )
+
+
+def getitem(x: Any, key: Any) -> Any:
+    """x[...]: None, Ellipsis and full slices."""
+    parts: tuple[Any, ...] = cast("tuple[Any, ...]", key) if isinstance(key, tuple) else (key,)
+    taken = 0
+    for part in parts:
+        if part is None or part is Ellipsis:
+            continue
+        if not (isinstance(part, slice) and part == slice(None)):
+            raise failure(
+                NotYet,
+                f"indexing a traced array with {_key_text(part)} is not supported yet; "
+                f"None, ... and : are",
+                fix="index outside the compiled function, or choose elements with np.where(mask, x, 0)",
+            )
+        taken += 1
+    if sum(part is Ellipsis for part in parts) > 1:
+        raise failure(AxisError, "an index can only have a single ellipsis ('...')")
+    if taken > x.ndim:
+        raise failure(
+            AxisError,
+            f"too many indices for array: array is {x.ndim}-dimensional, but {taken} were indexed",
+        )
+    axes: list[int] = []
+    position = 0
+    for part in parts:
+        if part is None:
+            axes.append(position)
+            position += 1
+        else:
+            position += x.ndim - taken if part is Ellipsis else 1
+    return expanded(x, tuple(axes))
+
+
+def _key_text(part: Any) -> str:
+    if isinstance(part, (ArrayValue, HostTracer)):
+        return "a traced value"
+    return "an array" if isinstance(part, (np.ndarray, list)) else repr(part)
