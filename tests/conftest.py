@@ -1,0 +1,165 @@
+"""What every test shares: a private cache, golden files, threads behind a barrier, CI's rules."""
+
+import importlib.util
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
+_OWN_CACHE = (
+    "PYTEST_OPKILN_CACHE_OWNER"  # set by the process that made the cache, seen by its workers
+)
+
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("dev", deadline=None)
+hypothesis.settings.load_profile("ci" if CI else "dev")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write golden files anew from this run"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if CI and importlib.util.find_spec("torch") is None:
+        raise pytest.UsageError(
+            "CI is set but torch is not installed, so its tests would be skipped: "
+            "pip install torch==2.13.0 first (as .ci/run does), or unset CI"
+        )
+    # Set before any test module imports opkiln: no test may read or write the user's cache, and
+    # no OPKILN_* setting of the user may decide a test.
+    if _OWN_CACHE not in os.environ:
+        kept = {"OPKILN_DEBUG", "OPKILN_DUMP_DIR"}
+        for name in [name for name in os.environ if name.startswith("OPKILN_")]:
+            if name not in kept:
+                del os.environ[name]
+        os.environ["OPKILN_CACHE_DIR"] = tempfile.mkdtemp(prefix="opkiln-tests-")
+        os.environ[_OWN_CACHE] = str(os.getpid())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if os.environ.get(_OWN_CACHE) == str(os.getpid()):
+        shutil.rmtree(os.environ["OPKILN_CACHE_DIR"], ignore_errors=True)
+        del os.environ[_OWN_CACHE], os.environ["OPKILN_CACHE_DIR"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if Path("/dev/nvidiactl").exists():
+        return
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Iterator[None]:
+    report = yield
+    if CI and report.skipped and not hasattr(report, "wasxfail") and "torch" in report.longreprtext:
+        report.outcome = "failed"  # torch is there, so nothing about it may be left out
+    return report
+
+
+class Golden(str):
+    """Text a test must reproduce: `assert text == golden`, stored under tests/golden.
+
+    The file is `golden/<module>/<test>.<ext>`; `golden.ext("dot")` and `golden.part("tail")` name
+    further files of the same test. `pytest --update-golden` writes what the run produced.
+    """
+
+    path: Path
+    update: bool
+    __slots__ = ("path", "update")
+
+    def __new__(cls, path: Path, update: bool) -> "Golden":
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        self = super().__new__(cls, text)
+        self.path, self.update = path, update
+        return self
+
+    def ext(self, extension: str) -> "Golden":
+        return Golden(self.path.with_name(f"{self.path.stem}.{extension}"), self.update)
+
+    def part(self, name: str) -> "Golden":
+        return Golden(self.path.with_stem(f"{self.path.stem}.{_slug(name)}"), self.update)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, str):
+            return NotImplemented
+        if self.update:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(other, encoding="utf-8")
+            return True
+        if not self.path.exists():
+            pytest.fail(
+                f"golden file {self.path.relative_to(ROOT)} is missing: run this test with "
+                "--update-golden, read the file it writes, and commit it",
+                pytrace=False,
+            )
+        return str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", name).strip("_")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    module = Path(str(request.node.path)).stem.removeprefix("test_")
+    test = _slug(request.node.name.removeprefix("test_"))
+    path = TESTS / "golden" / module / f"{test}.cpp"
+    return Golden(path, request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty artifact cache for the subprocesses of one test (in-process: config.scope)."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("OPKILN_CACHE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def parallelize() -> Callable[..., list[object]]:
+    """`parallelize(func, n)`: func(0) ... func(n - 1) in n fresh threads that start together."""
+    return run_in_threads
+
+
+def run_in_threads(func: Callable[[int], object], n: int, timeout: float = 120) -> list[object]:
+    barrier = threading.Barrier(n)
+    results: list[object] = [None] * n
+    errors: list[BaseException] = []
+
+    def body(index: int) -> None:
+        try:
+            barrier.wait(timeout)
+            results[index] = func(index)
+        except BaseException as error:  # carried to the caller's thread below
+            errors.append(error)
+
+    threads = [threading.Thread(target=body, args=(i,), daemon=True) for i in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout)
+        if thread.is_alive():
+            raise TimeoutError(f"{thread.name} still runs after {timeout} s")
+    if errors:
+        raise errors[0]
+    return results

@@ -1,0 +1,76 @@
+// ok_k0 CCCC
+// kernel rank=1 reduced=[]
+//   in0: float32 buffer 0 axes [0]
+//   in1: float32 buffer 1 axes [0]
+//   in2: float32 buffer 2 axes [0]
+//   out3: float32 buffer 3 axes [0]
+//   loop:
+//     v0 = load 0 : float32
+//     v1 = load 1 : float32
+//     v2 = multiply v0 v1
+//     v3 = load 2 : float32
+//     v4 = add v2 v3
+//     v5 = tanh v4
+//     v6 = multiply v5 v0
+//     v7 = subtract v6 v1
+//     store 3 v7
+struct ok_k0_state {
+  const u64 *scalar;
+};
+static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
+  char *p0 = p[0];
+  char *p1 = p[1];
+  char *p2 = p[2];
+  char *p3 = p[3];
+  for (; steps > 0; --steps) {
+    {
+      const auto v0 = ok_load<f32>(p0);
+      const auto v1 = ok_load<f32>(p1);
+      const auto v2 = v0 * v1;
+      const auto v3 = ok_load<f32>(p2);
+      const auto v4 = v2 + v3;
+      const auto v5 = ok_tanh(v4);
+      const auto v6 = v5 * v0;
+      const auto v7 = v6 - v1;
+      ok_store(p3, v7);
+    }
+    p0 += 16 * 4;
+    p1 += 16 * 4;
+    p2 += 16 * 4;
+    p3 += 16 * 4;
+  }
+  (void)valid;
+}
+extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i64 row_begin, i64 row_end) {
+  ok_k0_state st;
+  st.scalar = a->scalar;
+  const i64 n = a->cols;
+  char *p[4];
+  for (i64 r = row_begin; r < row_end; ++r) {
+    for (int i = 0; i < 4; ++i) p[i] = a->ptr[i] + r * a->row[i];
+    {
+      const i64 m = n;
+      char *const *q = p;
+      const i64 whole = m / 16, rest = m % 16;
+      if (whole) ok_k0_loop0(q, a->col, whole, 16, st);
+      if (rest) {
+        char *t[4];
+        i64 ts[4];
+        alignas(64) char pad0[64];
+        t[0] = pad0, ts[0] = 4;
+        ok_pad<u32>(pad0, q[0] + whole * 16 * a->col[0], a->col[0], rest, 16);
+        alignas(64) char pad1[64];
+        t[1] = pad1, ts[1] = 4;
+        ok_pad<u32>(pad1, q[1] + whole * 16 * a->col[1], a->col[1], rest, 16);
+        alignas(64) char pad2[64];
+        t[2] = pad2, ts[2] = 4;
+        ok_pad<u32>(pad2, q[2] + whole * 16 * a->col[2], a->col[2], rest, 16);
+        alignas(64) char pad3[64];
+        t[3] = pad3, ts[3] = 4;
+        ok_k0_loop0(t, ts, 1, rest, st);
+        ok_unpad<u32>(q[3] + whole * 16 * a->col[3], a->col[3], pad3, rest);
+      }
+    }
+  }
+  return 0;
+}

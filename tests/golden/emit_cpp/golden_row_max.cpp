@@ -1,0 +1,66 @@
+// ok_k0 CG
+// kernel rank=2 reduced=[1]
+//   in0: int32 buffer 0 axes [0, 1]
+//   out1: int32 buffer 1 axes [0, -1]
+//   loop:
+//     v0 = load 0 : int32
+//     v1 = fold max v0
+//   row:
+//     store 1 v1
+struct ok_k0_state {
+  const u64 *scalar;
+  vi32 v1;
+  ok_fold<vi32, 2, ok_max_op> a1;
+};
+static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
+  char *p0 = p[0];
+  const vi32 i1 = ok_c<vi32>(-2147483648);
+  const auto m1_0 = IVec<vi32>{OK_IOTA} < (ok_elt<IVec<vi32>>)valid;
+  vi32 a1_0 = st.a1.acc[0];
+  const auto m1_1 = IVec<vi32>{OK_IOTA} + (ok_elt<IVec<vi32>>)16 < (ok_elt<IVec<vi32>>)valid;
+  vi32 a1_1 = st.a1.acc[1];
+  for (; steps > 0; --steps) {
+    {
+      const auto v0 = ok_load<i32>(p0);
+      a1_0 = ok_max(a1_0, ok_sel(m1_0, v0, i1));
+    }
+    {
+      const auto v0 = ok_load<i32>(p0 + 16 * 4);
+      a1_1 = ok_max(a1_1, ok_sel(m1_1, v0, i1));
+    }
+    p0 += 32 * 4;
+  }
+  st.a1.acc[0] = a1_0;
+  st.a1.acc[1] = a1_1;
+  (void)valid;
+}
+extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i64 row_begin, i64 row_end) {
+  ok_k0_state st;
+  st.scalar = a->scalar;
+  const i64 n = a->cols;
+  char *p[2];
+  for (i64 r = row_begin; r < row_end; ++r) {
+    for (int i = 0; i < 2; ++i) p[i] = a->ptr[i] + r * a->row[i];
+    st.a1.start(-2147483648);
+    {
+      const i64 m = n;
+      char *const *q = p;
+      const i64 whole = m / 32, rest = m % 32;
+      if (whole) ok_k0_loop0(q, a->col, whole, 32, st);
+      if (rest) {
+        char *t[2];
+        i64 ts[2];
+        alignas(64) char pad0[128];
+        t[0] = pad0, ts[0] = 4;
+        ok_pad<u32>(pad0, q[0] + whole * 32 * a->col[0], a->col[0], rest, 32);
+        ok_k0_loop0(t, ts, 1, rest, st);
+      }
+    }
+    st.v1 = st.a1.total();
+    {
+      const auto v1 = st.v1;
+      *(ok_vec<i32>::one *)p[1] = v1[0];
+    }
+  }
+  return 0;
+}

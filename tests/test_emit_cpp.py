@@ -1,0 +1,91 @@
+"""Emitted C++: the text is reviewed as golden files, and every golden is compiled and loaded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from opkiln.ops import primitives as p
+from opkiln.runtime.emit_cpp import Job, emit
+from opkiln.runtime.graph import Graph
+from opkiln.runtime.infer import make
+from opkiln.runtime.jit import build_or_load
+from opkiln.runtime.lower import lower
+from tests.graphs import BOOL, F4, F8, I4, U1, apply, chain, const, fold, inputs, softmax, standardise
+
+
+def two_outputs() -> Graph:
+    """A value and a test of it: a bool result, a constant, a broadcast operand."""
+    (x,) = inputs((U1, 1))
+    v = apply("negative", x)
+    return Graph((x,), (v, apply("less", v, const(4, U1))))
+
+
+def division() -> Graph:
+    """Integer division carries faults out of the loop."""
+    a, b = inputs((I4, 1), (I4, 1))
+    return Graph((a, b), (apply("floor_divide", a, b),))
+
+
+def weak_scalar() -> Graph:
+    """A parameter, a cast to double, a bool operand."""
+    x, c = inputs((F4, 1), (BOOL, 1))
+    h = make(p.FromHost(F8, "check"), make(p.HostArg(0, "f")))
+    return Graph((x, c), (apply("where", c, apply("multiply", x, apply("sqrt", h)), h),))
+
+
+def row_max() -> Graph:
+    """An integer fold without blocks."""
+    (x,) = inputs((I4, 2))
+    return Graph((x,), (fold("max", x, 1),))
+
+
+CASES = {
+    "chain": (chain, 0, "CCCC"),
+    "chain_broadcast_and_strided": (chain, 0, "CZGC"),
+    "two_outputs": (two_outputs, 0, "CCC"),
+    "division": (division, 0, "CCC"),
+    "weak_scalar": (weak_scalar, 0, "CCC"),
+    "row_max": (row_max, 0, "CG"),
+    "softmax": (softmax, 0, "CCCC"),
+    "standardise_by_columns": (standardise, 0, "GGG"),
+    "standardise_by_rows": (standardise, 0, "rCCC"),
+}
+
+
+def text_of(name: str) -> str:
+    graph, index, classes = CASES[name]
+    kernel = lower(graph()).launches[index].kernel
+    assert len(kernel.operands) == len(classes.removeprefix("r")), str(kernel)
+    return emit([Job("ok_k0", kernel, classes)])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_golden(name: str, golden: str) -> None:
+    text = text_of(name)
+    loaded = build_or_load(text, ["ok_k0"], name="golden")
+    assert loaded.addresses["ok_k0"]
+    # Bodies have tests of their own; the golden holds what this emitter wrote.
+    head, _, kernel = text.partition("// ok_k0 ")
+    assert "// ok_k0 " + kernel == golden
+    assert "#include" not in head
+
+
+def test_same_kernel_same_text() -> None:
+    assert text_of("softmax") == text_of("softmax")
+
+
+def test_only_used_bodies_are_pasted() -> None:
+    text = text_of("chain")
+    assert "ok_tanh(V" in text
+    assert "ok_log(V" not in text
+    assert "ok_fold" not in text
+
+
+def test_constants_are_exact_to_the_bit() -> None:
+    (x,) = inputs((F4, 1))
+    for value in (-0.0, np.inf, np.nan, 1e-45):
+        constant = make(p.Constant(np.float32(value)))
+        kernel = lower(Graph((x,), (apply("add", x, constant),))).launches[0].kernel
+        bits = int(np.float32(value).view(np.uint32))
+        assert f"{bits:#x}u" in emit([Job("ok_k0", kernel, "CC")])

@@ -1,0 +1,153 @@
+"""What the loader's tests share: a program that loads one kernel and reports, and compiler stubs.
+
+Run as a program it takes a JSON specification and prints one JSON line.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+GXX = shutil.which("g++") or "g++"
+TEXT = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
+
+
+class CtypesLibrary:
+    """Stands in for opkiln.native.Library where the native module is not built."""
+
+    def __init__(self, path: str) -> None:
+        self.handle = ctypes.CDLL(path, mode=os.RTLD_NOW)
+
+    def symbol(self, name: str) -> int:
+        from opkiln.runtime.errors import SymbolMissing
+
+        try:
+            return ctypes.cast(getattr(self.handle, name), ctypes.c_void_p).value or 0
+        except AttributeError:
+            raise SymbolMissing(f"no function {name!r}") from None
+
+
+def install_library() -> None:
+    try:
+        from opkiln.native import Library  # noqa: F401
+    except ImportError:
+        module: Any = types.ModuleType("opkiln.native")
+        module.Library = CtypesLibrary
+        sys.modules["opkiln.native"] = module
+
+
+def call(address: int) -> int:
+    return ctypes.CFUNCTYPE(ctypes.c_int)(address)()
+
+
+def stub(path: Path, body: str) -> Path:
+    """A compiler that is a shell script; `$G` is the real one, `$LOG` a file beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = path.with_suffix(".log")
+    quoted = str(log).replace("'", "'\\''")
+    path.write_text(f"#!/bin/sh\nG='{GXX}'\nLOG='{quoted}'\n{body}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+# Questions (-E, -###) are answered by the real compiler; what follows is done for builds only.
+PROBES = 'case " $* " in *" -E "*|*" -### "*) exec "$G" "$@";; esac\n'
+LOGGING = PROBES + 'echo build $$ >> "$LOG"\nexec "$G" "$@"'
+BROKEN = 'echo start "$@" >> "$LOG"\nexit 3'
+
+
+def starts(path: Path) -> int:
+    log = path.with_suffix(".log")
+    return len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
+
+
+def start_child(spec: dict[str, Any] | None = None, **env: str | Path | None) -> subprocess.Popen:
+    """Start a child; None as a value removes the variable."""
+    full = {k: v for k, v in os.environ.items() if k not in {"CXX", "MAX_JOBS"}}
+    for name, value in env.items():
+        if value is None:
+            full.pop(name, None)
+        else:
+            full[name] = str(value)
+    return subprocess.Popen(
+        [sys.executable, __file__, json.dumps(spec or {})],
+        env=full,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def finish(child: subprocess.Popen, timeout: float = 60) -> dict[str, Any]:
+    try:
+        out, err = child.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        out, err = child.communicate()
+        raise AssertionError(f"child still runs after {timeout} s: {out} {err}") from None
+    assert child.returncode == 0, (child.returncode, out, err)
+    return json.loads(out.splitlines()[-1]) | {"stderr": err}
+
+
+def run_child(spec: dict[str, Any] | None = None, **env: str | Path | None) -> dict[str, Any]:
+    return finish(start_child(spec, **env))
+
+
+def entries(cache: Path) -> list[Path]:
+    return sorted(p for p in cache.glob("*/*-*") if p.parent.name != "compilers" and _public(p))
+
+
+def _public(path: Path) -> bool:
+    return not path.name.startswith(".")
+
+
+def private_files(cache: Path) -> list[Path]:
+    return sorted(p for p in cache.glob("*/.*") if not p.name.startswith(".failed-"))
+
+
+def main(spec: dict[str, Any]) -> None:
+    install_library()
+    report: dict[str, Any] = {"value": None, "error": None, "loaded": []}
+    names: dict[str, Any] = {"report": report}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        from opkiln.runtime import errors, jit
+
+        exec(spec.get("before", ""), names)
+        for _ in range(spec.get("times", 1)):
+            try:
+                loaded = jit.build_or_load(
+                    spec.get("text", TEXT),
+                    spec.get("symbols", ["answer"]),
+                    name=spec.get("name", "answer"),
+                    flags=jit.Flags(extra=tuple(spec.get("extra", ()))),
+                )
+            except (errors.OpkilnError, KeyboardInterrupt) as error:
+                report["error"] = type(error).__name__
+                report["message"] = str(error)
+                report.setdefault("errors", []).append(type(error).__name__)
+            else:
+                report["error"] = None
+                report["loaded"].append(loaded.hit)
+                report["path"] = loaded.path
+                report["key"] = loaded.parts.hexdigest
+                report["seconds"] = loaded.seconds
+                report["value"] = call(loaded.addresses[spec.get("symbols", ["answer"])[0]])
+            exec(spec.get("between", ""), names)
+        exec(spec.get("after", ""), names)
+    report["warnings"] = [str(w.message) for w in caught]
+    report["modules"] = sorted(sys.modules)
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,534 @@
+"""The artifact store: damage is a miss with one warning, strange directories are refused."""
+
+import importlib.util
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from opkiln.runtime import errors, jit
+from opkiln.runtime.config import config
+from opkiln.runtime.jit import load, store
+from opkiln.runtime.jit.record import Record, render
+
+_spec = importlib.util.spec_from_file_location(
+    "jit_child", Path(__file__).with_name("test_jit_child.py")
+)
+assert _spec is not None
+assert _spec.loader is not None
+child = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(child)
+child.install_library()
+
+
+@pytest.fixture
+def scoped(tmp_path: Path) -> Iterator[Path]:
+    with config.scope(cache_dir=tmp_path / "cache"):
+        yield tmp_path / "cache"
+
+
+def answer() -> jit.Loaded:
+    return jit.build_or_load(child.TEXT, ["answer"], name="answer")
+
+
+# ---- damage ----
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 0x10
+    path.write_bytes(data)
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\n")
+
+
+def directory(path: Path) -> None:
+    path.unlink()
+    (path / "below").mkdir(parents=True)
+
+
+def absent(path: Path) -> None:
+    path.unlink()
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_suffix(".moved"))
+    path.symlink_to(path.with_suffix(".moved").name)
+
+
+def unreadable(path: Path) -> None:
+    path.chmod(0o666)
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, ("touch exploded",)
+
+
+def pickled(path: Path) -> None:
+    path.write_bytes(pickle.dumps(Bomb()))
+
+
+DAMAGES = [truncate, halve, flip, lengthen, directory, absent, link, unreadable, pickled]
+
+
+@pytest.mark.parametrize("name", [*store.FILES, store.MANIFEST])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_F070_damage_is_a_miss_and_one_warning(
+    scoped: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    name: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = answer()
+    path = Path(first.path).with_name(name)
+    damage(path)
+    with pytest.warns(errors.OpkilnWarning) as caught:
+        second = answer()
+    assert len(caught) == 1
+    assert "is built again" in str(caught[0].message)
+    assert second.hit == "built"
+    assert child.call(second.addresses["answer"]) == 42
+    assert answer().hit == "disk"  # healed, silently
+    assert not child.private_files(scoped)
+    assert not (tmp_path / "exploded").exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "empty", "foreign mode"])
+def test_F070_F143_the_entry_itself_is_not_a_directory_of_ours(scoped: Path, kind: str) -> None:
+    entry = Path(answer().path).parent
+    if kind == "foreign mode":
+        entry.chmod(0o777)
+    else:
+        entry.rename(entry.with_name(f".build-{entry.name}-aside"))
+        if kind == "file":
+            entry.write_text("x", encoding="utf-8")
+        elif kind == "link":
+            entry.symlink_to(f".build-{entry.name}-aside")
+        else:
+            entry.mkdir()
+    with pytest.warns(errors.OpkilnWarning) as caught:
+        assert answer().hit == "built"
+    assert len(caught) == 1
+
+
+def test_F066_code_for_another_cpu_never_runs(scoped: Path) -> None:
+    first = answer()
+    manifest = Path(first.path).with_name(store.MANIFEST)
+    fields = json.loads(manifest.read_text(encoding="utf-8"))
+    del fields["check"]
+    fields["features"].append("__AVX9000__")
+    manifest.write_bytes(render(fields))
+    with pytest.warns(errors.OpkilnWarning, match="__AVX9000__"):
+        assert answer().hit == "built"
+
+
+def test_F066_another_machine_has_its_own_compiler_record(
+    scoped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer()
+    monkeypatch.setattr(jit.toolchain, "_cpu", lambda: "0123456789abcdef")
+    monkeypatch.setattr(jit, "_known", {})
+    assert answer().hit == "disk"  # same expansion of -march=native, so the same key
+    assert len(list((scoped / "compilers").glob("*.json"))) == 2
+
+
+def test_a_damaged_compiler_record_is_asked_again(
+    scoped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer()
+    (record,) = (scoped / "compilers").glob("*.json")
+    whole = record.read_bytes()
+    record.write_bytes(whole[:100])
+    monkeypatch.setattr(jit, "_known", {})
+    assert answer().hit == "disk"
+    assert record.read_bytes() == whole
+
+
+def test_a_manifest_of_another_key_in_the_way(scoped: Path) -> None:
+    first = jit.build_or_load(child.TEXT, ["answer"], name="answer")
+    other = jit.build_or_load(child.TEXT + "\n", ["answer"], name="answer")
+    shutil.rmtree(Path(first.path).parent)
+    shutil.copytree(Path(other.path).parent, Path(first.path).parent)
+    with pytest.warns(errors.OpkilnWarning, match="another key"):
+        assert answer().hit == "built"
+
+
+def test_F076_noexec_is_explained_and_another_directory_tried(
+    scoped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opkiln import native
+
+    real = native.Library
+
+    def library(path: str) -> object:
+        if path.startswith(str(scoped)):
+            raise OSError(f"{path}: failed to map segment from shared object")
+        return real(path)
+
+    monkeypatch.setattr(native, "Library", library)
+    monkeypatch.setattr(store, "_roots", {})
+    monkeypatch.setattr(store, "_temporary", None)
+    with pytest.warns(errors.OpkilnWarning, match="failed to map segment") as caught:
+        loaded = answer()
+    assert len(caught) == 1
+    assert child.call(loaded.addresses["answer"]) == 42
+    with pytest.raises(errors.LoadFailed, match=r"noexec.*OPKILN_CACHE_DIR"):
+        load.open_library(f"{scoped}/x.so", [])
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("/a.so: wrong ELF class: ELFCLASS32", "another machine"),
+        ("/lib/libstdc++.so.6: version `GLIBCXX_9' not found (required by /a.so)", "OPKILN_CXX"),
+        ("/a.so: undefined symbol: f", "does not provide"),
+    ],
+)
+def test_F100_load_errors_are_explained(said: str, advice: str) -> None:
+    assert advice in str(load._explain("/a.so", said))
+
+
+# ---- directories ----
+
+
+def fresh(**env: str | Path | None) -> dict[str, object]:
+    report = child.run_child({"times": 2, "after": child_modes}, **env)
+    assert report["value"] == 42, report
+    return report
+
+
+child_modes = """
+import os
+from opkiln.runtime.jit import store
+report["root"] = store.root()
+report["mode"] = os.stat(store.root()).st_mode & 0o777
+"""
+
+
+@pytest.mark.parametrize(
+    "kind", ["file", "readonly", "link", "writable", "below a file", "foreign"]
+)
+def test_F074_F075_F143_hostile_cache_directories(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "cache"
+    if kind == "file":
+        place.write_text("", encoding="utf-8")
+    elif kind == "below a file":
+        place.write_text("", encoding="utf-8")
+        place = place / "below"
+    elif kind == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        place.symlink_to("elsewhere")
+    else:
+        place.mkdir(mode=0o700)
+        if kind == "readonly":
+            if os.geteuid() == 0:
+                place = Path("/proc/opkiln")  # root may write anywhere else
+            else:
+                place.chmod(0o555)
+        elif kind == "writable":
+            place.chmod(0o777)
+        elif os.geteuid() == 0:
+            os.chown(place, 12345, 12345)
+        else:
+            pytest.skip("only root can give a directory away")
+    report = fresh(OPKILN_CACHE_DIR=place, TMPDIR=tmp_path)
+    assert len(report["warnings"]) == 1, report["warnings"]
+    assert "OPKILN_CACHE_DIR" in report["warnings"][0]
+    assert report["loaded"] == ["built", "disk"]
+    assert report["mode"] == 0o700
+    assert not Path(report["root"]).exists()  # it went with the process
+
+
+@pytest.mark.parametrize("home", [None, "/proc/nonexistent", "/dev/null"])
+def test_F074_no_home(tmp_path: Path, home: str | None) -> None:
+    before = """
+import pwd
+def nobody(*_): raise KeyError("random user id of a container")
+pwd.getpwuid = nobody
+"""
+    report = child.run_child(
+        {"before": before, "times": 2},
+        HOME=home,
+        OPKILN_CACHE_DIR=None,
+        XDG_CACHE_HOME=None,
+        TMPDIR=tmp_path,
+    )
+    assert report["loaded"] == ["built", "disk"]
+    assert len(report["warnings"]) == 1
+    assert "OPKILN_CACHE_DIR" in report["warnings"][0]
+
+
+def test_a_shared_home_directory_setting(tmp_path: Path) -> None:
+    report = fresh(OPKILN_CACHE_DIR=None, XDG_CACHE_HOME=tmp_path / "xdg")
+    assert report["root"] == str(tmp_path / "xdg" / "opkiln")
+    assert report["warnings"] == []
+    assert report["mode"] == 0o700
+
+
+def test_the_default_is_what_platformdirs_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert store.default_root() == platformdirs.user_cache_dir("opkiln", appauthor=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert store.default_root() == platformdirs.user_cache_dir("opkiln", appauthor=False)
+
+
+def test_no_place_at_all_is_a_typed_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    before = """
+import tempfile
+def refuse(*a, **k): raise OSError(28, "No space left on device")
+tempfile.mkdtemp = refuse
+"""
+    report = child.run_child({"before": before}, OPKILN_CACHE_DIR=tmp_path / "file")
+    assert report["error"] == "CacheError"
+    assert "OPKILN_CACHE_DIR" in report["message"]
+
+
+def test_a_temporary_directory_survives_a_forked_child(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    after = """
+import os, sys
+from opkiln.runtime.jit import store
+pid = os.fork()
+if pid == 0:
+    sys.stdout = open(os.devnull, "w")
+    store._remove_temporary(store.root(), os.getppid())
+    os._exit(0)
+os.waitpid(pid, 0)
+report["there"] = os.path.isdir(store.root())
+"""
+    report = child.run_child({"after": after}, OPKILN_CACHE_DIR=tmp_path / "file")
+    assert report["there"]
+
+
+def test_sweep_takes_only_old_private_names(scoped: Path) -> None:
+    entry = Path(answer().path).parent
+    old, new = entry.with_name(".build-old"), entry.with_name(".trash-new")
+    for path in (old, new):
+        (path / "deep").mkdir(parents=True)
+    for path in (old, entry):
+        os.utime(path, (1, 1))
+    store.sweep(str(entry.parent))
+    assert not old.exists()
+    assert new.exists()
+    assert entry.exists()
+
+
+def test_remove_does_not_follow_links(tmp_path: Path) -> None:
+    (tmp_path / "keep").mkdir()
+    (tmp_path / "keep" / "file").touch()
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone" / "link").symlink_to(tmp_path / "keep")
+    store.remove(str(tmp_path / "gone"))
+    assert (tmp_path / "keep" / "file").exists()
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_cache_removed_under_a_running_program_is_made_again(scoped: Path) -> None:
+    answer()
+    shutil.rmtree(scoped)
+    assert answer().hit == "built"
+    assert answer().path.startswith(str(scoped))
+
+
+def test_any_other_problem_of_the_directory_is_survived(
+    scoped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.mkdir
+
+    def refuse(path: str, mode: int = 0o777) -> None:
+        if ".build-" in path and path.startswith(str(scoped)):
+            raise PermissionError(13, "Permission denied", path)
+        real(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    monkeypatch.setattr(store, "_roots", {})
+    monkeypatch.setattr(store, "_temporary", None)
+    with pytest.warns(errors.OpkilnWarning, match="Permission denied") as caught:
+        assert answer().hit == "built"
+    assert len(caught) == 1
+    assert answer().hit == "disk"
+
+
+def test_a_target_directory_that_others_may_write_is_left(scoped: Path) -> None:
+    first = answer()
+    shutil.rmtree(Path(first.path).parent)
+    Path(first.path).parent.parent.chmod(0o777)
+    with pytest.warns(errors.OpkilnWarning, match="other users") as caught:
+        assert not answer().path.startswith(str(scoped))
+    assert len(caught) == 1
+    store.forget_root()
+
+
+def test_F073_pruning_takes_what_was_used_longest_ago(scoped: Path) -> None:
+    paths = [Path(jit.build_or_load(child.TEXT + "\n" * i, ["answer"], name="answer").path) for i in
+             range(4)]  # fmt: skip
+    folders = [p.parent for p in paths]
+    size = sum(f.stat().st_size for f in folders[0].iterdir())
+    now = time.time()
+    for age, folder in zip((9, 2, 5, 0), folders, strict=True):
+        os.utime(folder, (now - age * 3600, now - age * 3600))
+    store.prune(str(folders[0].parent), int(size * 2.5))
+    assert [f.exists() for f in folders] == [False, True, False, True]
+    store.prune(str(folders[0].parent), 1)  # one used within the hour stays, whatever the limit
+    assert [f.exists() for f in folders] == [False, False, False, True]
+    store.prune(str(folders[0].parent), 0)
+    assert folders[3].exists()
+
+
+def test_a_hit_counts_as_use(scoped: Path) -> None:
+    folder = Path(answer().path).parent
+    os.utime(folder, (1, 1))
+    answer()
+    assert time.time() - folder.stat().st_mtime < 60
+
+
+def test_the_lower_layer_is_refused_by_name(scoped: Path, tmp_path: Path) -> None:
+    with (
+        config.scope(cache_lower=tmp_path),
+        pytest.raises(errors.NotYet, match="OPKILN_CACHE_LOWER"),
+    ):
+        answer()
+
+
+# ---- names ----
+
+ODD = [
+    "with space",
+    "quote'\"",
+    "dollar$HOME",
+    "colon:",
+    "hash#",
+    "编译",
+    "Ωδ",
+    "back\\slash",
+    "a|b",
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_F095_F096_odd_paths_in_the_c_locale(tmp_path: Path, odd: str) -> None:
+    env = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    report = fresh(OPKILN_CACHE_DIR=tmp_path / odd, **env)
+    assert report["loaded"] == ["built", "disk"]
+    assert report["warnings"] == []
+
+
+def test_F096_text_and_symbols_in_utf8(scoped: Path) -> None:
+    loaded = jit.build_or_load("// ελ 🙂\n" + child.TEXT, ["answer"], name="编译/../x y$")
+    assert Path(loaded.path).parent.parent.parent == scoped
+    assert "🙂" in Path(loaded.path).with_name("kernel.cpp").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ['";}', "a\nb", "*/", "$(touch x)", "../../x", "", "x" * 300])
+def test_F142_names_never_reach_a_path_or_text(scoped: Path, name: str) -> None:
+    loaded = jit.build_or_load(child.TEXT, ["answer"], name=name)
+    assert Path(loaded.path).parent.parent.parent == scoped
+    assert loaded.hit == "built"
+
+
+# ---- records ----
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"a": "", "b": 7, "c": []},
+        {"a": 'quote " and \\ back', "c": ["x, y", 'z", "w', "Ω", ""]},
+        {"line": "a\nb", "flags": ["-DX=1", "a b"]},
+    ],
+)
+def test_records_come_back(fields: dict[str, str | int | list[str]]) -> None:
+    data = render(fields)
+    record = Record(data)
+    plain = json.loads(data)
+    for name, value in fields.items():
+        assert plain[name] == value
+        read = {str: record.text, int: record.number, list: record.texts}[type(value)]
+        assert read(name) == value
+    assert (record.text("no"), record.number("no"), record.texts("no")) == ("", -1, [])
+
+
+def test_any_flipped_byte_of_a_record_is_seen() -> None:
+    data = render({"a": "text", "b": 7, "c": ["x", "y"]})
+    for at in range(len(data)):
+        for bit in (1, 32):
+            broken = bytearray(data)
+            broken[at] ^= bit
+            with pytest.raises(ValueError):
+                Record(bytes(broken))
+
+
+# ---- a warm start ----
+
+
+def test_F067_F105_warm_start_needs_no_compiler_and_starts_nothing(
+    cache_dir: Path, tmp_path: Path
+) -> None:
+    cxx = child.stub(tmp_path / "cxx", child.LOGGING)
+    assert child.run_child(OPKILN_CXX=cxx)["loaded"] == ["built"]
+    status = cxx.stat()
+    cxx.write_text(cxx.read_text("utf-8").replace("exec", "e=ec", 9)[: status.st_size], "utf-8")
+    os.utime(cxx, ns=(status.st_atime_ns, status.st_mtime_ns))  # same file as far as one can see
+    log = cxx.with_suffix(".log").read_text("utf-8")
+    warm = child.run_child(OPKILN_CXX=cxx)
+    assert warm["loaded"] == ["disk"]
+    assert cxx.with_suffix(".log").read_text("utf-8") == log
+    heavy = {"subprocess", "filelock", "platformdirs", "hashlib", "opkiln.runtime.jit.build"}
+    assert not heavy.difference({"subprocess", "hashlib"}).intersection(warm["modules"])
+    cxx.unlink()
+    gone = child.run_child(OPKILN_CXX=cxx)
+    assert (gone["loaded"], gone["warnings"]) == (["disk"], [])
+    cold = child.run_child({"text": child.TEXT + "\n"}, OPKILN_CXX=cxx)
+    assert cold["error"] == "ToolchainNotFound"
+
+
+def test_warm_start_calls_no_exec_and_no_fork(cache_dir: Path) -> None:
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("no strace")
+    child.run_child()
+    traced = subprocess.run(
+        [strace, "-f", "-e", "trace=process", sys.executable, child.__file__, "{}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if "ptrace" in traced.stderr and traced.returncode != 0:
+        pytest.skip("strace may not trace here")
+    assert json.loads(traced.stdout.splitlines()[-1])["loaded"] == ["disk"]
+    calls = [
+        line
+        for line in traced.stderr.splitlines()
+        if re.search(r"\b(execve|fork|vfork|clone3?)\(", line) and "CLONE_THREAD" not in line
+    ]
+    assert len(calls) == 1, calls  # the interpreter itself
+    assert calls[0].startswith("execve")
+
+
+def test_a_warm_look_up_takes_about_a_millisecond(scoped: Path) -> None:
+    answer()
+    best = min(answer().seconds for _ in range(20))
+    assert best < 0.003  # 0.3 ms when the machine is quiet

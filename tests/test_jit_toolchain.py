@@ -1,0 +1,345 @@
+"""Finding, asking and remembering compilers; what enters the key; ninja."""
+
+import importlib.util
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from opkiln.runtime import errors, jit
+from opkiln.runtime.config import config
+from opkiln.runtime.jit import build, ninja, store, toolchain
+
+_spec = importlib.util.spec_from_file_location(
+    "jit_child", Path(__file__).with_name("test_jit_child.py")
+)
+assert _spec is not None
+assert _spec.loader is not None
+child = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(child)
+child.install_library()
+
+
+@pytest.fixture
+def scoped(tmp_path: Path) -> Iterator[Path]:
+    with config.scope(cache_dir=tmp_path / "cache"):
+        yield tmp_path / "cache"
+
+
+def answer(text: str = child.TEXT) -> jit.Loaded:
+    return jit.build_or_load(text, ["answer"], name="answer")
+
+
+def key_with(cxx: str) -> str:
+    with config.scope(cxx=cxx):
+        loaded = answer()
+        assert child.call(loaded.addresses["answer"]) == 42
+        return loaded.parts.hexdigest
+
+
+# ---- F103: what CXX may hold ----
+
+
+def test_F103_a_launcher(scoped: Path, tmp_path: Path) -> None:
+    launcher = child.stub(tmp_path / "ccache", 'echo "$1" >> "$LOG"\nexec "$@"')
+    assert key_with(f"{launcher} g++") == key_with("g++")  # who calls it is not what it is
+    assert child.starts(launcher) >= 3  # two questions and the build went through it
+
+
+def test_F103_a_path_with_blanks(scoped: Path, tmp_path: Path) -> None:
+    cxx = child.stub(tmp_path / "my tools" / "g++", child.LOGGING)
+    for setting in (str(cxx), f'"{cxx}"', f"{cxx} -m64"):
+        key_with(setting)
+    assert child.starts(cxx) == 2
+
+
+def test_F103_flags_belong_to_the_key(scoped: Path) -> None:
+    plain, limited, old = key_with("g++"), key_with("g++ -fmax-errors=1"), key_with("g++ -m64")
+    assert len({plain, limited, old}) == 3
+    assert key_with("g++ -mno-avx512f") not in {plain, limited, old}
+
+
+def test_F103_only_clang_is_there(scoped: Path, tmp_path: Path) -> None:
+    cxx = child.stub(tmp_path / "bin" / "clang++", child.LOGGING)
+    for tool in ("as", "ld"):
+        (cxx.parent / tool).symlink_to(str(shutil.which(tool)))
+    report = child.run_child(OPKILN_CACHE_DIR=scoped, PATH=cxx.parent, CXX=None, OPKILN_CXX=None)
+    assert report["value"] == 42, report
+    assert child.starts(cxx) == 1
+
+
+def test_F103_identity_is_what_the_compiler_says(scoped: Path, tmp_path: Path) -> None:
+    named = child.stub(tmp_path / "clang++-99", child.LOGGING)
+    other = child.stub(
+        tmp_path / "g++-like",
+        child.PROBES.replace(
+            'exec "$G" "$@"',
+            'case " $* " in *" -E "*) "$G" "$@" -DA=1; exit;; esac; exec "$G" "$@"',
+        )
+        + 'exec "$G" "$@"',
+    )
+    assert key_with(str(named)) == key_with("g++")
+    assert key_with(str(other)) != key_with("g++")
+
+
+def test_OPKILN_CXX_comes_before_CXX(cache_dir: Path, tmp_path: Path) -> None:
+    good = child.stub(tmp_path / "good", child.LOGGING)
+    bad = child.stub(tmp_path / "bad", child.BROKEN)
+    assert child.run_child(OPKILN_CXX=good, CXX=bad)["value"] == 42
+    assert (child.starts(good), child.starts(bad)) == (1, 0)
+    assert child.run_child({"text": child.TEXT + "\n"}, CXX=good)["value"] == 42
+    assert child.starts(good) == 2
+
+
+@pytest.mark.parametrize("setting", ["no-such-compiler", "'open quote", "-O2", "/dev/null"])
+def test_a_compiler_that_is_not_there(cache_dir: Path, setting: str) -> None:
+    report = child.run_child(OPKILN_CXX=setting)
+    assert report["error"] == "ToolchainNotFound"
+    assert setting in report["message"]
+    assert "apt install g++" in report["message"]
+    assert "OPKILN_CXX" in report["message"]
+
+
+def test_every_probe_is_listed(cache_dir: Path, tmp_path: Path) -> None:
+    bad = child.stub(tmp_path / "bin" / "g++", "echo no licence >&2\nexit 9")
+    report = child.run_child(PATH=bad.parent)
+    assert report["error"] == "ToolchainNotFound"
+    for part in ("c++: not found", "clang++: not found", "exit 9", "no licence", str(bad)):
+        assert part in report["message"]
+    assert not list((cache_dir / "compilers").glob("*.json"))
+
+
+def test_F063_a_replaced_compiler_is_asked_again(cache_dir: Path, tmp_path: Path) -> None:
+    cxx = child.stub(tmp_path / "cxx", child.LOGGING)
+    first = child.run_child(OPKILN_CXX=cxx)
+    child.stub(cxx, child.LOGGING.replace('exec "$G"', 'exec "$G" -fmax-errors=3 -DNEW'))
+    second = child.run_child(OPKILN_CXX=cxx)
+    assert second["loaded"] == ["built"]
+    assert first["key"] != second["key"]
+
+
+def test_an_inner_compiler_that_changed_is_asked_again(scoped: Path) -> None:
+    request = next(iter(toolchain.requests()))
+    folder = store.make_folder(store.root()) and store.make_folder(f"{store.root()}/compilers")
+    made = toolchain.probe(folder, request)
+    assert toolchain.stored(folder, request) == made
+    (path,) = Path(folder).glob("*.json")
+    record = path.read_bytes()
+    whole = toolchain.Record(record)
+    inner = whole.texts("inner")
+    assert inner[0].endswith("cc1plus")
+    fields = {
+        name: getattr(whole, kind)(name)
+        for name, kind in [("schema", "text"), ("inner", "texts"), ("target", "text")]
+    }
+    fields["inner"] = [*inner[:2], "1", inner[3]]
+    path.write_bytes(toolchain.render(fields))
+    assert toolchain.stored(folder, request) is None
+
+
+def test_F105_stored_identity_serves_when_all_compilers_are_gone(
+    cache_dir: Path, tmp_path: Path
+) -> None:
+    assert child.run_child()["loaded"] == ["built"]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    warm = child.run_child(PATH=empty)
+    assert (warm["loaded"], warm["warnings"]) == (["disk"], [])
+    cold = child.run_child({"text": child.TEXT + "\n"}, PATH=empty)
+    assert cold["error"] == "ToolchainNotFound"
+
+
+def test_F104_clocks_do_not_matter(scoped: Path) -> None:
+    first = answer()
+    entry = Path(first.path).parent
+    for stamp in (0, time.time() + 366 * 86400):
+        for path in [*entry.iterdir(), entry]:
+            os.utime(path, (stamp, stamp))
+        assert answer().hit == "disk"
+
+
+def test_environment_that_would_change_results_is_dropped(
+    scoped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPENDENCIES_OUTPUT", str(tmp_path / "deps"))
+    monkeypatch.setenv("CPATH", str(tmp_path))
+    with config.scope(cxx=str(child.stub(tmp_path / "cxx", child.LOGGING))):
+        answer()
+    assert not (tmp_path / "deps").exists()
+
+
+# ---- the key ----
+
+
+def test_the_key_in_both_directions() -> None:
+    compiler = toolchain.Compiler(
+        ("/usr/bin/g++",), "x86_64-linux-gnu", "12.2.0", "d", ("__AVX__",), ("-march=native",),
+        (), False, (),
+    )  # fmt: skip
+    flags = jit.Flags()
+
+    def key(
+        text: bytes = b"t", symbols: tuple[str, ...] = ("k",), f: jit.Flags = flags, **kw
+    ) -> str:
+        return jit.key_parts(text, symbols, f, compiler._replace(**kw)).hexdigest
+
+    base = key()
+    changed = [
+        key(text=b"t "),
+        key(symbols=("k", "j")),
+        key(symbols=()),
+        key(f=jit.Flags(optimize=("-O1",))),
+        key(f=jit.Flags(extra=("-O2",), optimize=())),
+        key(f=jit.Flags(libraries=("-lm",))),
+        key(f=jit.Flags(extra=("-DA",))),
+        key(f=jit.Flags(extra=("-DB",))),
+        key(f=jit.Flags(extra=("-DA", "-DB"))),
+        key(f=jit.Flags(extra=("-DA -DB",))),
+        key(version="12.2.1"),
+        key(digest="e"),
+        key(target="aarch64-linux-gnu"),
+        key(flags=("-m64",)),
+        key(arch=()),
+    ]
+    assert len({base, *changed}) == len(changed) + 1
+    # Where the compiler lies, how it is started and how it is called directly change nothing.
+    assert key(words=("/opt/bin/g++",)) == base
+    assert key(direct=(("cc1plus",),)) == base
+
+
+def test_F068_five_hash_seeds_one_entry(cache_dir: Path) -> None:
+    children = [child.start_child(PYTHONHASHSEED=str(seed)) for seed in range(5)]
+    keys = {child.finish(c)["key"] for c in children}
+    assert len(keys) == 1
+    assert len(child.entries(cache_dir)) == 1
+
+
+def test_the_key_does_not_see_where_it_was_made(tmp_path: Path) -> None:
+    reports = [
+        child.run_child({"name": name}, OPKILN_CACHE_DIR=tmp_path / folder)
+        for folder, name in (("a", "answer"), ("b c", "other"))
+    ]
+    assert reports[0]["key"] == reports[1]["key"]
+    libraries = [Path(str(r["path"])) for r in reports]
+    assert libraries[0].parent.name.startswith("answer-")
+    # Nor does the machine code's own identity hold a path of the build.
+    assert b"opkiln" not in libraries[0].read_bytes()
+
+
+# ---- ninja ----
+
+
+def test_F095_ninja_escapes_every_special_character() -> None:
+    assert ninja.escape("a b$c:d|e") == "a$ b$$c$:d${bar}e"
+    with pytest.raises(errors.ConfigError, match="line break"):
+        ninja.escape("a\nb")
+
+
+def sources_in(folder: Path, count: int = 2) -> list[str]:
+    paths = []
+    for i in range(count):
+        path = folder / f"d{i}" / "part.cpp"
+        path.parent.mkdir(parents=True)
+        path.write_text(f'extern "C" int part{i}() {{ return {i + 1}; }}\n', encoding="utf-8")
+        paths.append(str(path))
+    main = folder / "main.cpp"
+    calls = "+".join(f"part{i}()" for i in range(count))
+    declared = "".join(f'extern "C" int part{i}();' for i in range(count))
+    main.write_text(
+        f'{declared}\nextern "C" __attribute__((visibility("default"))) '
+        f"int answer() {{ return {calls}; }}\n",
+        encoding="utf-8",
+    )
+    return [*paths, str(main)]
+
+
+@pytest.mark.parametrize("with_ninja", [True, False])
+@pytest.mark.parametrize("odd", ["plain", "a b$c:d|e#f'\"编"])
+def test_A15_F094_several_sources_of_equal_names(
+    scoped: Path, tmp_path: Path, odd: str, with_ninja: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not with_ninja:
+        monkeypatch.setattr(ninja, "find", lambda: None)
+    folder = tmp_path / odd
+    folder.mkdir()
+    library = folder / "lib.so"
+    sources = sources_in(folder)
+    log = ninja.compile_sources(jit.compiler(), jit.Flags(), sources, str(library), str(folder))
+    assert log
+    opened = jit.load.open_library(str(library), ["answer"])
+    assert child.call(opened.addresses["answer"]) == 3
+
+
+def test_ninja_file_is_the_same_each_time_and_written_once(scoped: Path, tmp_path: Path) -> None:
+    sources = sources_in(tmp_path)
+    args = (jit.compiler(), jit.Flags(), sources, str(tmp_path / "l.so"), str(tmp_path))
+    assert ninja.build_file(*args) == ninja.build_file(*args)
+    ninja.compile_sources(*args)
+    stamp = (tmp_path / "build.ninja").stat().st_mtime_ns
+    ninja.compile_sources(*args)
+    assert (tmp_path / "build.ninja").stat().st_mtime_ns == stamp
+
+
+def test_A14_an_edited_header_rebuilds_what_includes_it(scoped: Path, tmp_path: Path) -> None:
+    sources = sources_in(tmp_path)
+    header = tmp_path / "value.h"
+    header.write_text("#define V 10\n", encoding="utf-8")
+    Path(sources[0]).write_text(
+        f'#include "{header}"\nextern "C" int part0() {{ return V; }}\n', encoding="utf-8"
+    )
+    args = (jit.compiler(), jit.Flags(), sources)
+    for name, value in (("a.so", 10), ("b.so", 20)):
+        header.write_text(f"#define V {value}\n", encoding="utf-8")
+        os.utime(header, (time.time() + value, time.time() + value))
+        ninja.compile_sources(*args, str(tmp_path / name), str(tmp_path))
+        opened = jit.load.open_library(str(tmp_path / name), ["answer"])
+        assert child.call(opened.addresses["answer"]) == value + 2
+
+
+def test_ninja_failure_is_the_same_error(scoped: Path, tmp_path: Path) -> None:
+    folder = tmp_path / ".build-x-1-2"
+    folder.mkdir()
+    source = tmp_path / "bad.cpp"
+    source.write_text("int f( {", encoding="utf-8")
+    with pytest.raises(errors.CompileFailed) as caught:
+        ninja.compile_sources(
+            jit.compiler(), jit.Flags(), [str(source)], str(folder / "l.so"), str(folder)
+        )
+    assert "bad.cpp" in str(caught.value)
+    assert "ninja" in caught.value.command
+
+
+def test_F094_ninja_is_found_beside_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = child.stub(tmp_path / "bin" / "ninja", "exit 0")
+    monkeypatch.setattr("sys.executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert ninja.find() == str(beside)
+
+
+def test_jobs_follow_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    with config.scope(max_jobs=3):
+        assert ninja.jobs() == 3
+    assert ninja.jobs() == len(os.sched_getaffinity(0))
+
+
+# ---- robustness of the direct steps ----
+
+
+def test_a_driver_that_prints_strange_steps_is_used_as_a_driver() -> None:
+    assert toolchain._parse_steps("") == ()
+    assert toolchain._parse_steps(" /usr/bin/cc1plus a.cpp 'open") == ()
+    assert toolchain._parse_steps(" /x/clang -cc1 a.cpp\n") == ()
+
+
+def test_a_compiler_script_is_never_bypassed(scoped: Path, tmp_path: Path) -> None:
+    with config.scope(cxx=str(child.stub(tmp_path / "cxx", child.LOGGING))):
+        assert jit.compiler().direct == ()
+    with config.scope(cxx=child.GXX):
+        assert jit.compiler().direct != ()
+    assert build._passes_unchanged(jit.Flags())
+    assert not build._passes_unchanged(jit.Flags(extra=("-march=x86-64",)))

@@ -1,0 +1,110 @@
+"""README, docs and .ci/run are true: same commands, a tour that runs, tables that are current."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import opkiln
+from opkiln.runtime.config import Config
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_ci_runs_command_two() -> None:
+    commands = [
+        text.strip() for text in blocks("sh") if text.startswith("python3 -m venv .venv &&")
+    ]
+    demo, tests = commands[:2]
+    assert demo.endswith("opkiln demo")
+    assert tests.endswith("pytest -q")
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert any(line.startswith(tests) for line in lines)
+
+
+def test_ci_installs_torch_before_the_tests() -> None:
+    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert 0 <= text.index("torch==2.13.0") < text.index("-m pytest")
+
+
+def test_tour_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (tour,) = blocks("python")
+    assert len(tour.splitlines()) <= 24
+    names: dict[str, object] = {}
+    path = ROOT / "tests" / "_tour.py"  # a name for tracebacks; nothing is written
+    exec(compile(tour, str(path), "exec"), names)
+    assert 'extern "C"' in capsys.readouterr().out
+    info = names["gelu"].info()
+    assert (info.calls, info.traces) == (4, 2)
+
+
+def test_links_in_the_docs_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages += [ROOT / "examples" / "README.md", ROOT / "benchmarks" / "README.md"]
+    targets = [
+        (page, target)
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    ]
+    assert targets
+    assert not [str(target) for page, target in targets if not (page.parent / target).exists()]
+
+
+def test_settings_page_is_current(golden: str) -> None:
+    lines = [
+        "# Settings",
+        "",
+        "Each is a variable of the environment and a field of `ok.config`. The innermost",
+        "`with ok.config.scope(name=value):` wins, then an assignment `ok.config.name = value`,",
+        "then the environment (read once, when first needed), then the default.",
+        "",
+        "| variable | field | accepts | default | meaning |",
+        "|---|---|---|---|---|",
+    ]
+    for row in Config.table():
+        variables = ", ".join(f"`{name}`" for name in row.variables)
+        default = "-" if row.default is None else f"`{row.default}`"
+        lines.append(f"| {variables} | `{row.name}` | {row.accepts} | {default} | {row.doc} |")
+    page = type(golden)(ROOT / "docs" / "config.md", golden.update)
+    assert "\n".join(lines) + "\n" == page
+
+
+def test_version_is_said_once() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    (version,) = re.findall(r'^version = "(.*)"$', text, flags=re.MULTILINE)
+    assert opkiln.__version__ == version
+
+
+SCRIPTS = sorted(p.name for p in (ROOT / "benchmarks").glob("[!_]*.py"))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_benchmark_is_documented_and_starts(name: str) -> None:
+    assert f"`{name}`" in (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / name), "--help"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_example_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "digits.py")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "597 unseen digits" in done.stdout
