@@ -1,4 +1,4 @@
-"""The native half of opkiln: in go plans and loaded libraries, out comes the callable `Compiled`."""
+"""The native half of opkiln: in go plans and loaded libraries, out comes the type `Compiled`."""
 
 from __future__ import annotations
 

@@ -100,7 +100,10 @@ class OpDef:
         return type(self) is type(other) and self.digest == other.digest  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
-        return int.from_bytes(self.digest[:8], "little")
+        cached: int | None = self.__dict__.get("_hash")
+        if cached is None:
+            cached = self.__dict__["_hash"] = int.from_bytes(self.digest[:8], "little")
+        return cached
 
     def __getstate__(self) -> dict[str, Any]:
         return self.props

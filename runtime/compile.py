@@ -11,7 +11,10 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 import numpy as np
 
 from opkiln import native
+from opkiln.ops.dtypes import BY_CODE
+from opkiln.ops.primitives import FromHost, Reduce
 from opkiln.ops.record import record
+from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import jit
 from opkiln.runtime.config import config
 from opkiln.runtime.debug import to_dot
@@ -26,7 +29,7 @@ from opkiln.runtime.errors import (
     ShapeError,
     ToolchainNotFound,
 )
-from opkiln.runtime.graph import Graph, Node
+from opkiln.runtime.graph import Graph, Node, topological
 from opkiln.runtime.kernel import Kernel
 from opkiln.runtime.program import Program, Request, clear_programs, program_of
 from opkiln.runtime.reference import interpret
@@ -69,12 +72,12 @@ class Lowering:
 
     @property
     def asm(self) -> str:
-        """The machine code of the built artifact, by objdump.
+        """The compiler's assembly of the source, with the flags of a build.
 
         Raises:
-            ToolchainNotFound: objdump is not installed.
+            ToolchainNotFound: there is no compiler.
         """
-        return jit.disassemble(self.source)
+        return jit.assembly(self.source)
 
     def to_dot(self) -> str:
         """The graph in Graphviz's language."""
@@ -102,6 +105,43 @@ class Compiled(Protocol[P, R_co]):
     def clear(self) -> None:
         """Forget traces, programs and executors of this function; captured names are read anew."""
         ...
+
+
+class Plain(Generic[P, R]):
+    """A compiled function under OPKILN_DISABLE=1: the function itself, by NumPy, with the same methods."""
+
+    def __init__(self, fn: Callable[P, R]) -> None:
+        self.fn = fn
+        self.calls = 0
+        functools.update_wrapper(cast("Any", self), fn)
+
+    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """Run the function as it is; results go to `out` by np.copyto."""
+        self.calls += 1
+        result = self.fn(*args, **kwargs)
+        if out is None:
+            return result
+        pairs = zip(result, out, strict=True) if isinstance(out, tuple) else ((result, out),)
+        for value, target in pairs:
+            if target is not None:
+                np.copyto(target, value, casting="same_kind")
+        return out
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Bind as a method."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def info(self) -> Info:
+        """All zeros but `calls` and `fallbacks`."""
+        return Info(**dict.fromkeys(Info.__match_args__, 0) | {"calls": self.calls, "fallbacks": self.calls})
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowering:
+        """Nothing is lowered while opkiln is disabled."""
+        raise NotYet("OPKILN_DISABLE is set, so nothing is lowered", fix="unset OPKILN_DISABLE")
+
+    def clear(self) -> None:
+        """Forget the count of calls."""
+        self.calls = 0
 
 
 class Record:
@@ -139,7 +179,8 @@ class Function(Generic[P, R]):
         self.fn = fn
         self.options = options
         self.name = options.name or getattr(fn, "__qualname__", type(fn).__name__)
-        self.signature = inspect.signature(fn)
+        self.__qualname__ = self.name  # what the native side calls the function in messages
+        self.signature = _signature(fn)
         self.parameters = tuple(self.signature.parameters.values())
         self.native = self._native()
         self._records: dict[Any, list[tuple[Traced, Record]]] = {}
@@ -225,26 +266,30 @@ class Function(Generic[P, R]):
     def host_error(self, record: Record, kind: str, register: int, values: tuple[Any, ...]) -> None:
         """Raise what a failed size or scalar computation means, naming the user's line."""
         node = record.program.registers.get(register)
-        op, at = _place(record, node)
-        a, b = (*values, None, None)[:2]
+        a, b = (*values, 0, 0)[:2]
+        if kind == "empty_reduction":
+            op, at = _place(record, lambda n: isinstance(n.op, Reduce) and REDUCTIONS[n.op.row].empty == "error")
+            raise ShapeError(f"{op}: zero-size array to a reduction which has no identity{at}")
+        op, at = _place(record, lambda n: node is not None and node in _host_nodes(n))
         match kind:
             case "broadcast" | "same":
                 raise ShapeError(f"{op}: operands could not be broadcast together: extents {a} and {b}{at}")
-            case "empty_reduction":
-                raise ShapeError(f"zero-size array to reduction operation {op} which has no identity{at}")
-            case "range" | "overflow":
-                raise HostRangeError(f"{op}: Python number {a} is out of bounds{at}")
+            case "range":
+                raise HostRangeError(f"{op}: Python integer {a} is out of bounds for {BY_CODE[b].name}{at}")
+            case "overflow":
+                raise HostRangeError(f"{op}: arithmetic on sizes or Python integers leaves int64{at}")
             case "zero_division":
                 raise HostDivisionError(f"{op}: division of a size or Python number by zero{at}")
+            case "negative_power":
+                raise IntegerPowerError(f"{op}: Python integer to a negative power; use a float{at}")
             case _:
                 raise ShapeError(f"{op}: {kind} ({a}, {b}){at}")
 
     def fault(self, record: Record, bits: int) -> None:
         """Raise for kernels that met data they must refuse."""
         del bits
-        power = next((n for n in record.program.graph.nodes if n.op.name == "power"), None)
-        _, at = _place(record, power)
-        raise IntegerPowerError(f"power: integers to negative integer powers are not allowed{at}")
+        op, at = _place(record, lambda n: n.op.name == "power")
+        raise IntegerPowerError(f"{op}: integers to negative integer powers are not allowed{at}")
 
     # *** the user's methods ***
 
@@ -383,10 +428,18 @@ def compile(
 
     def decorate(function: Callable[..., Any]) -> Any:
         if config.disable:
-            return function
+            return Plain(function)
         return Function(function, options).native
 
     return decorate if fn is None else decorate(fn)
+
+
+def _signature(fn: Any) -> inspect.Signature:
+    """The parameters a call may fill; of a ufunc its operands only, since `out` is ours."""
+    if isinstance(fn, np.ufunc):
+        names = [f"x{i + 1}" for i in range(fn.nin)]
+        return inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names])
+    return inspect.signature(fn)
 
 
 def clear_cache() -> None:
@@ -419,12 +472,26 @@ def _leaf_key(value: Any, kind: str) -> Any:
     return (type(value), value, repr(value)) if kind == "s" else kind
 
 
-def _place(record: Record, node: Node | None) -> tuple[str, str]:
-    """Name of the op that a node belongs to and where the user wrote it, for messages."""
-    if node is None:
+def _host_nodes(node: Node) -> list[Node]:
+    """The sizes and Python numbers that a node directly depends on."""
+    return topological([*node.shape, *(s for s in node.src if s.is_host)])
+
+
+def _place(record: Record, wanted: Callable[[Node], bool]) -> tuple[str, str]:
+    """Name of the first op that fits and where the user wrote it, for messages."""
+    graph = record.program.graph
+    found: Node | None = None
+    for node in graph.nodes:
+        if node.is_host:
+            continue
+        # A Python number enters by a conversion; the user knows the op that it feeds.
+        if found is None and wanted(node):
+            found = node
+        elif isinstance(getattr(found, "op", None), FromHost) and found in node.src:
+            found = node
+        if found is not None and not isinstance(found.op, FromHost):
+            break
+    if found is None:
         return "call", ""
-    for user in record.program.graph.nodes:
-        if user is node or node in user.shape or node in user.src:
-            at = record.where.get(user) or record.program.graph.where.get(user)
-            return user.op.name, f" ({at})" if at else ""
-    return "call", ""
+    at = graph.where.get(found) or record.where.get(found)
+    return found.op.name, f" ({at})" if at else ""

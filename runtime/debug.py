@@ -74,7 +74,7 @@ def warn(message: str, *args: Any) -> None:
 
 
 def dump(stage: str, name: str, text: str | bytes) -> Path | None:
-    """Write one stage of one compilation to OPKILN_DUMP_DIR/<name>/<stage>; None when that is unset.
+    """Write one stage of a compilation to OPKILN_DUMP_DIR/<name>/<stage>; None if that is unset.
 
     A directory that cannot be written is reported once and never stops a compilation.
     """

@@ -46,7 +46,10 @@ def broadcast_shapes(*shapes: Sources) -> Sources:
     Raises:
         ShapeError: two known extents do not broadcast.
     """
-    rank = max((len(s) for s in shapes), default=0)
+    distinct = {s for s in shapes if s}
+    if len(distinct) <= 1:  # by far the most common: equal shapes and scalars
+        return distinct.pop() if distinct else ()
+    rank = max(len(s) for s in distinct)
     one = host_const(1)
     padded = [(one,) * (rank - len(s)) + s for s in shapes]
     return tuple(fold(broadcast_dim, dims) for dims in zip(*padded, strict=True))

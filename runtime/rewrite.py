@@ -1,20 +1,22 @@
 """Rewriting: a graph in, an equal smaller graph out, by named rule tables that change no bit.
 
-A rule is one line of a table: its name and a function from a node to its replacement, or None. The
-engine refuses a replacement of another dtype or symbolic shape, so run-time shape guards survive.
-Equal nodes are one object already (graph.make interns them), which is the whole of common
-subexpression elimination; dead nodes are those that no output reaches. Rules that may change bits,
-such as x + 0.0 -> x (wrong for -0.0), have no place here: they belong to math="fast", to come.
+A rule is one line of a table: its name, the ops it looks at, and a function from a node to its
+replacement, or None. The engine refuses a replacement of another dtype or symbolic shape, so
+run-time shape guards survive. Equal nodes are one object already (graph.make interns them), which
+is the whole of common subexpression elimination; dead nodes are those that no output reaches. Rules
+that may change bits, such as x + 0.0 -> x (wrong for -0.0), have no place here: they belong to
+math="fast", to come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
 
 from opkiln.ops import primitives as p
+from opkiln.ops.defs import OpDef
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime.errors import OpkilnError
 from opkiln.runtime.graph import Graph, Node, const_value, host_const, make, topological
@@ -279,48 +281,46 @@ def _broadcast(node: Node) -> Node | None:
     return None
 
 
-def _reduce_nothing(node: Node) -> Node | None:
-    return node.src[0] if isinstance(node.op, p.Reduce) and not node.op.axes else None
+_EVERY_ROW = tuple(ELEMENTWISE)
+_Where = type[OpDef] | Collection[str]  # what a rule looks at: an op type, or rows of the op table
 
-
-FOLD: tuple[tuple[str, Rule], ...] = (
-    ("fold_host", _fold_host),
-    ("fold_from_host", _fold_from_host),
-    ("fold_elementwise", _fold_elementwise),
-    ("fold_cast", _fold_cast),
+FOLD: tuple[tuple[str, _Where, Rule], ...] = (
+    ("fold_host", p.HostOp, _fold_host),
+    ("fold_from_host", p.FromHost, _fold_from_host),
+    ("fold_elementwise", _EVERY_ROW, _fold_elementwise),
+    ("fold_cast", p.Cast, _fold_cast),
 )
-SIMPLIFY: tuple[tuple[str, Rule], ...] = (
-    ("cast_same", _cast_same),
-    ("cast_chain", _cast_chain),
-    ("positive", _positive),
-    ("twice", _twice),
-    ("idempotent", _idempotent),
-    ("same_operands", _same_operands),
-    ("neutral", _neutral),
-    ("not_equal", _not_equal),
-    ("where_same", _where_same),
-    ("where_constant", _where_constant),
-    ("transpose", _transposed),
-    ("expand_dims", _expanded),
-    ("broadcast", _broadcast),
-    ("reduce_nothing", _reduce_nothing),
+SIMPLIFY: tuple[tuple[str, _Where, Rule], ...] = (
+    ("cast_same", p.Cast, _cast_same),
+    ("cast_chain", p.Cast, _cast_chain),
+    ("positive", ("positive",), _positive),
+    ("twice", _INVOLUTIONS, _twice),
+    ("idempotent", _IDEMPOTENT, _idempotent),
+    ("same_operands", _SAME_OPERANDS, _same_operands),
+    ("neutral", _NEUTRAL_BY_ROW, _neutral),
+    ("not_equal", ("logical_not", "invert"), _not_equal),
+    ("where_same", ("where",), _where_same),
+    ("where_constant", ("where",), _where_constant),
+    ("transpose", p.Transpose, _transposed),
+    ("expand_dims", p.ExpandDims, _expanded),
+    ("broadcast", p.BroadcastTo, _broadcast),
 )
-TABLES: dict[str, tuple[tuple[str, Rule], ...]] = {"fold": FOLD, "simplify": SIMPLIFY}
+TABLES: dict[str, tuple[tuple[str, _Where, Rule], ...]] = {"fold": FOLD, "simplify": SIMPLIFY}
+_Index = dict[Any, list[tuple[str, Rule]]]
 
 
-def _active(disabled: frozenset[str]) -> list[tuple[str, Rule]]:
-    known = {*TABLES, *(name for table in TABLES.values() for name, _ in table)}
+def _active(disabled: frozenset[str]) -> _Index:
+    """The rules that are switched on, by op type or row."""
+    known = {*TABLES, *(name for table in TABLES.values() for name, _, _ in table)}
     if unknown := disabled - known:
-        raise ValueError(
-            f"rewrite: no rule or table named {sorted(unknown)}; there are {sorted(known)}"
-        )
-    return [
-        rule
-        for table, rules in TABLES.items()
-        if table not in disabled
-        for rule in rules
-        if rule[0] not in disabled
-    ]
+        raise ValueError(f"rewrite: no rule or table {sorted(unknown)}; there are {sorted(known)}")
+    index: _Index = {}
+    for table, rules in TABLES.items():
+        for name, at, rule in rules:
+            if table not in disabled and name not in disabled:
+                for key in (at,) if isinstance(at, type) else at:
+                    index.setdefault(key, []).append((name, rule))
+    return index
 
 
 def rewrite(
@@ -353,12 +353,12 @@ def rewrite(
     return Graph(graph.inputs, tuple(new[o] for o in graph.outputs), where)
 
 
-def _steps(node: Node, rules: list[tuple[str, Rule]]) -> Iterator[tuple[str, Node]]:
+def _steps(node: Node, rules: _Index) -> Iterator[tuple[str, Node]]:
     """Replacements one after the other; each rule makes a node smaller or its sources shallower."""
     changed = True
     while changed:
         changed = False
-        for name, rule in rules:
+        for name, rule in rules.get(_row(node) or type(node.op), ()):
             found = rule(node)
             if found is None or found is node:
                 continue

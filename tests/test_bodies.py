@@ -102,9 +102,7 @@ def casts(t: str, names: list[str]) -> str:
             f"auto x = ok_load<{u}>(b + i * sizeof({u}));"
             f"ok_store(o + i * sizeof({u}), ok_sel(ok_to_bool({load}), x, ok_splat<{u}>(7)));",
         )
-    out += loop(
-        f"bool_{t}", "const char*a", f"ok_store_bool(o + i, ok_not(ok_to_bool({load})));"
-    )
+    out += loop(f"bool_{t}", "const char*a", f"ok_store_bool(o + i, ok_not(ok_to_bool({load})));")
     out += loop(
         f"number_{t}",
         "const char*a",
@@ -385,7 +383,9 @@ def reference_of(op: str, *args: Array) -> Array:
 def ulps(got: Array, exact: Array) -> Array:
     """Distance in units in the last place of the result's own dtype."""
     want = exact.astype(got.dtype)
-    same = (np.isnan(got) & np.isnan(want)) | ((got == want) & (np.signbit(got) == np.signbit(want)))
+    same = (np.isnan(got) & np.isnan(want)) | (
+        (got == want) & (np.signbit(got) == np.signbit(want))
+    )
     unit = np.spacing(np.minimum(np.abs(want), np.finfo(got.dtype).max)).astype(np.longdouble)
     distance = np.abs(got.astype(np.longdouble) - exact) / unit
     return np.where(same, 0, distance).astype(np.float64)

@@ -159,7 +159,8 @@ def test_K3_a_failure_is_not_remembered_for_its_key(scoped: Path, tmp_path: Path
             with pytest.raises(errors.CompileFailed):
                 load()
         broken.unlink()
-        assert child.call(load().addresses["answer"]) == 42
+        loaded = load()
+        assert child.call(loaded.addresses["answer"]) == 42
 
 
 def test_F097_error_shows_lines_command_and_kept_log(scoped: Path) -> None:
@@ -214,6 +215,15 @@ def test_NotCached_names_what_changed(scoped: Path) -> None:
         with pytest.raises(errors.NotCached, match=r"flags\.extra: absent -> -DA=1"):
             load(flags=jit.Flags(extra=("-DA=1",)))
     assert len(child.entries(scoped)) == 1
+
+
+def test_F129_a_miss_says_what_changed(scoped: Path, caplog: pytest.LogCaptureFixture) -> None:
+    load()
+    with caplog.at_level("INFO", logger="opkiln"):
+        load(flags=jit.Flags(extra=("-DA=1",)))
+    assert "cache miss answer-" in caplog.text
+    assert "flags.extra: absent -> -DA=1" in caplog.text
+    assert "built " in caplog.text
 
 
 # ---- one build ----

@@ -115,6 +115,21 @@ def test_F070_damage_is_a_miss_and_one_warning(
     assert not (tmp_path / "exploded").exists()
 
 
+def test_F070_many_threads_heal_once(
+    scoped: Path, parallelize: Callable[..., list[jit.Loaded]]
+) -> None:
+    Path(answer().path).write_bytes(b"")
+
+    def ask(_: int) -> jit.Loaded:
+        with config.scope(cache_dir=scoped):
+            return answer()
+
+    with pytest.warns(errors.OpkilnWarning) as caught:
+        results = parallelize(ask, 8)
+    assert len(caught) == 1
+    assert [r.hit for r in results].count("built") == 1
+
+
 @pytest.mark.parametrize("kind", ["file", "link", "empty", "foreign mode"])
 def test_F070_F143_the_entry_itself_is_not_a_directory_of_ours(scoped: Path, kind: str) -> None:
     entry = Path(answer().path).parent
@@ -369,6 +384,70 @@ def test_any_other_problem_of_the_directory_is_survived(
         assert answer().hit == "built"
     assert len(caught) == 1
     assert answer().hit == "disk"
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    place = tmp_path / "mount"
+    place.mkdir()
+    made = []
+
+    def do(options: str) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+        if os.geteuid() != 0 or subprocess.run(command, check=False).returncode != 0:
+            pytest.skip("may not mount here")
+        made.append(place)
+        return place
+
+    yield do
+    for path in made:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+def test_F076_a_real_noexec_mount(mount: Callable[[str], Path], tmp_path: Path) -> None:
+    report = child.run_child({"times": 2}, OPKILN_CACHE_DIR=mount("noexec") / "c", TMPDIR=tmp_path)
+    assert report["loaded"] == ["built", "disk"]
+    assert len(report["warnings"]) == 1
+    assert "failed to map segment" in report["warnings"][0]
+
+
+def test_F073_a_real_full_disk(mount: Callable[[str], Path], tmp_path: Path) -> None:
+    spec = {
+        "times": 4,
+        "text": child.TEXT + "// " + "x" * 30_000 + "\n",
+    }
+    cache = mount("size=60k") / "c"
+    report = child.run_child(spec, OPKILN_CACHE_DIR=cache, TMPDIR=tmp_path)
+    assert report["value"] == 42
+    assert len(report["warnings"]) == 1
+    assert "No space left on device" in report["warnings"][0]
+    assert not child.private_files(cache)
+
+
+def test_F075_F082_an_entry_that_cannot_be_opened_is_a_miss(
+    scoped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer()
+    real, refused = os.open, []
+
+    def once(path: str, flags: int, mode: int = 0o777, **kw: int) -> int:
+        if str(path).endswith(store.LIBRARY) and len(refused) < 2:
+            refused.append(path)
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, flags, mode, **kw)
+
+    monkeypatch.setattr(os, "open", once)
+    with pytest.warns(errors.OpkilnWarning, match="Permission denied") as caught:
+        assert answer().hit == "built"
+    assert len(caught) == 1
+    assert len(refused) == 2
+
+
+def test_a_warning_points_at_the_line_of_the_user(scoped: Path) -> None:
+    Path(answer().path).write_bytes(b"")
+    with pytest.warns(errors.OpkilnWarning) as caught:
+        answer()
+    assert caught[0].filename == __file__
 
 
 def test_a_target_directory_that_others_may_write_is_left(scoped: Path) -> None:

@@ -263,6 +263,9 @@ def test_A15_F094_several_sources_of_equal_names(
 ) -> None:
     if not with_ninja:
         monkeypatch.setattr(ninja, "find", lambda: None)
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
     folder = tmp_path / odd
     folder.mkdir()
     library = folder / "lib.so"
@@ -271,6 +274,7 @@ def test_A15_F094_several_sources_of_equal_names(
     assert log
     opened = jit.load.open_library(str(library), ["answer"])
     assert child.call(opened.addresses["answer"]) == 3
+    assert list(here.iterdir()) == []  # nothing is left where the program happens to run
 
 
 def test_ninja_file_is_the_same_each_time_and_written_once(scoped: Path, tmp_path: Path) -> None:

@@ -17,54 +17,59 @@ constexpr int kBlock = 65536;
 #if defined(__AVX512F__) && defined(__GLIBC__) && OK_N == 16
 #define OK_MVEC 1
 typedef double wide8 __attribute__((vector_size(64)));
-#define OK_REFERENCE(name)                                                                       \
-  extern "C" wide8 _ZGVeN8v_##name(wide8);                                                       \
-  void reference_##name(const double *x, double *o) {                                            \
-    for (int i = 0; i < kBlock; i += 8) {                                                        \
-      wide8 v;                                                                                   \
-      std::memcpy(&v, x + i, sizeof v);                                                          \
-      v = _ZGVeN8v_##name(v);                                                                    \
-      std::memcpy(o + i, &v, sizeof v);                                                          \
-    }                                                                                            \
+#define OK_REFERENCE(name)                            \
+  extern "C" wide8 _ZGVeN8v_##name(wide8);            \
+  void reference_##name(const double* x, double* o) { \
+    for (int i = 0; i < kBlock; i += 8) {             \
+      wide8 v;                                        \
+      std::memcpy(&v, x + i, sizeof v);               \
+      v = _ZGVeN8v_##name(v);                         \
+      std::memcpy(o + i, &v, sizeof v);               \
+    }                                                 \
   }
 #else
-#define OK_REFERENCE(name)                                                                       \
-  void reference_##name(const double *x, double *o) {                                            \
-    for (int i = 0; i < kBlock; i++) o[i] = std::name(x[i]);                                     \
+#define OK_REFERENCE(name)                                   \
+  void reference_##name(const double* x, double* o) {        \
+    for (int i = 0; i < kBlock; i++) o[i] = std::name(x[i]); \
   }
 #endif
 
 #define OK_EACH(X) X(exp) X(expm1) X(exp2) X(log) X(log1p) X(log2) X(tanh) X(sin) X(cos) X(erf)
 OK_EACH(OK_REFERENCE)
 
-template <class T> struct Function {
-  const char *name;
-  void (*body)(const char *, char *);
-  void (*reference)(const double *, double *);
+template <class T>
+struct Function {
+  const char* name;
+  void (*body)(const char*, char*);
+  void (*reference)(const double*, double*);
   long double (*exact)(long double);
 };
 
-#define OK_BODY(name)                                                                            \
-  template <class T> __attribute__((noinline)) void body_##name(const char *x, char *o) {        \
-    for (long i = 0; i < kBlock * long(sizeof(T)); i += OK_N * sizeof(T))                        \
-      ok_store(o + i, ok_##name(ok_load<T>(x + i)));                                             \
+#define OK_BODY(name)                                                     \
+  template <class T>                                                      \
+  __attribute__((noinline)) void body_##name(const char* x, char* o) {    \
+    for (long i = 0; i < kBlock * long(sizeof(T)); i += OK_N * sizeof(T)) \
+      ok_store(o + i, ok_##name(ok_load<T>(x + i)));                      \
   }
 OK_EACH(OK_BODY)
 #define OK_ROW(name) {#name, body_##name<T>, reference_##name, name##l},
-template <class T> const Function<T> *find(const char *name) {
+template <class T>
+const Function<T>* find(const char* name) {
   static const Function<T> table[] = {OK_EACH(OK_ROW)};
-  for (const Function<T> &f : table)
+  for (const Function<T>& f : table)
     if (!std::strcmp(f.name, name)) return &f;
   return nullptr;
 }
 
-template <class T> struct Worst {
+template <class T>
+struct Worst {
   double ulp = 0;
   T at = 0;
   long wrong = 0;  // NaN or infinity where the other is not
 };
 
-template <class T, class E> void compare(Worst<T> &w, T x, T got, E exact) {
+template <class T, class E>
+void compare(Worst<T>& w, T x, T got, E exact) {
   T want = T(exact);
   if (want != want || got != got || std::isinf(want) || std::isinf(got)) {
     // An exact value just past the largest finite number may go either way within half an ulp.
@@ -83,7 +88,7 @@ template <class T, class E> void compare(Worst<T> &w, T x, T got, E exact) {
 }
 
 // The same for float without branches, so that 2^32 values take seconds.
-void compare_block(Worst<float> &w, const float *x, const float *got, const double *exact) {
+void compare_block(Worst<float>& w, const float* x, const float* got, const double* exact) {
   double worst = 0;
   static double d[kBlock];
   for (int i = 0; i < kBlock; i++) {
@@ -108,7 +113,7 @@ void compare_block(Worst<float> &w, const float *x, const float *got, const doub
   }
 }
 
-Worst<float> full(const Function<float> &f) {
+Worst<float> full(const Function<float>& f) {
   std::vector<float> x(kBlock), o(kBlock);
   std::vector<double> wide(kBlock), exact(kBlock);
   Worst<float> w;
@@ -118,7 +123,7 @@ Worst<float> full(const Function<float> &f) {
       std::memcpy(&x[i], &bits, 4);
       wide[i] = x[i];
     }
-    f.body((const char *)x.data(), (char *)o.data());
+    f.body((const char*)x.data(), (char*)o.data());
     f.reference(wide.data(), exact.data());
     compare_block(w, x.data(), o.data(), exact.data());
   }
@@ -126,36 +131,44 @@ Worst<float> full(const Function<float> &f) {
 }
 
 // Random bit patterns, then everyday ranges, then the neighbourhood of 1.
-template <class T> void fill(T *x, int round) {
+template <class T>
+void fill(T* x, int round) {
   for (int i = 0; i < kBlock; i++) {
     double u = drand48() * 2 - 1;
     unsigned long bits = (unsigned long)mrand48() << 32 ^ (unsigned long)(unsigned)mrand48();
-    if (round % 5 == 0) std::memcpy(&x[i], &bits, sizeof(T));
-    else if (round % 5 == 1) x[i] = T(u * 6);
-    else if (round % 5 == 2) x[i] = T(u * (sizeof(T) == 4 ? 104 : 745));
-    else if (round % 5 == 3) x[i] = T(std::ldexp(u, -int(mrand48() & 31)));
-    else x[i] = T(1 + u * 0.5);
+    if (round % 5 == 0)
+      std::memcpy(&x[i], &bits, sizeof(T));
+    else if (round % 5 == 1)
+      x[i] = T(u * 6);
+    else if (round % 5 == 2)
+      x[i] = T(u * (sizeof(T) == 4 ? 104 : 745));
+    else if (round % 5 == 3)
+      x[i] = T(std::ldexp(u, -int(mrand48() & 31)));
+    else
+      x[i] = T(1 + u * 0.5);
   }
 }
 
-template <class T> Worst<T> sample(const Function<T> &f, int rounds) {
+template <class T>
+Worst<T> sample(const Function<T>& f, int rounds) {
   std::vector<T> x(kBlock), o(kBlock);
   Worst<T> w;
   for (int round = 0; round < rounds; round++) {
     fill(x.data(), round);
-    f.body((const char *)x.data(), (char *)o.data());
+    f.body((const char*)x.data(), (char*)o.data());
     for (int i = 0; i < kBlock; i++) compare(w, x[i], o[i], f.exact(x[i]));
   }
   return w;
 }
 
-template <class T> Worst<T> sample_pow(int rounds, double *ns) {
+template <class T>
+Worst<T> sample_pow(int rounds, double* ns) {
   std::vector<T> x(kBlock), y(kBlock), o(kBlock);
   Worst<T> w;
   const double big = sizeof(T) == 4 ? 104 : 745;
   auto body = [&] {
     for (int i = 0; i < kBlock; i += OK_N)
-      ok_store((char *)&o[i], ok_pow(ok_load<T>((char *)&x[i]), ok_load<T>((char *)&y[i])));
+      ok_store((char*)&o[i], ok_pow(ok_load<T>((char*)&x[i]), ok_load<T>((char*)&y[i])));
   };
   for (int round = 0; round < rounds; round++) {
     for (int i = 0; i < kBlock; i++) {
@@ -179,13 +192,14 @@ template <class T> Worst<T> sample_pow(int rounds, double *ns) {
   return w;
 }
 
-template <class T> double speed(const Function<T> &f) {
+template <class T>
+double speed(const Function<T>& f) {
   std::vector<T> x(kBlock), o(kBlock);
-  for (T &v : x) v = T(drand48() * 4);
+  for (T& v : x) v = T(drand48() * 4);
   double best = 1e9;
   for (int repeat = 0; repeat < 100; repeat++) {
     auto begin = std::chrono::steady_clock::now();
-    f.body((const char *)x.data(), (char *)o.data());
+    f.body((const char*)x.data(), (char*)o.data());
     std::chrono::duration<double> t = std::chrono::steady_clock::now() - begin;
     best = std::fmin(best, t.count() / kBlock * 1e9);
   }
@@ -200,7 +214,7 @@ typedef float type;
 typedef double type;
 #endif
 
-int main(int count, char **words) {
+int main(int count, char** words) {
   if (count != 3) return 2;
   Worst<type> w;
   double ns;
@@ -208,7 +222,7 @@ int main(int count, char **words) {
   if (!std::strcmp(words[1], "pow")) {
     w = sample_pow<type>(all ? 60 : 12, &ns);
   } else {
-    const Function<type> *f = find<type>(words[1]);
+    const Function<type>* f = find<type>(words[1]);
     if (!f) return 2;
     ns = speed(*f);
 #if OK_N == 16

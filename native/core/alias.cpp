@@ -34,8 +34,8 @@ bool has_internal_overlap(const ArrayView& view) {
   std::array<Step, 64> steps{};
   std::size_t count = 0;
   std::int64_t elements = 1;
+  if (byte_range(view).empty()) return false;
   for (int i = 0; i < view.ndim; ++i) {
-    if (view.shape[i] == 0) return false;
     if (view.shape[i] == 1) continue;
     if (view.strides[i] == 0) return true;
     elements *= view.shape[i];

@@ -25,9 +25,11 @@ enum class DType : std::uint8_t {
 
 inline constexpr int kDTypeCount = 15;
 
+inline constexpr std::int64_t kItemSizes[kDTypeCount] = {1, 1, 2, 4, 8, 1, 2, 4,
+                                                         8, 4, 8, 2, 2, 8, 16};
+
 constexpr std::int64_t itemsize(DType dtype) noexcept {
-  constexpr std::int64_t kSizes[kDTypeCount] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 4, 8, 2, 2, 8, 16};
-  return kSizes[static_cast<int>(dtype)];
+  return kItemSizes[static_cast<int>(dtype)];
 }
 constexpr bool is_float(DType d) noexcept { return d == DType::kF32 || d == DType::kF64; }
 constexpr bool is_unsigned(DType d) noexcept { return d >= DType::kU8 && d <= DType::kU64; }

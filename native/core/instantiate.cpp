@@ -130,7 +130,21 @@ void Instantiation::allocate(const KernelSpec& kernel, const std::vector<int>& o
       for (int axis = 0; axis < static_cast<int>(buffer.shape.size()); ++axis)
         if (std::find(op.axis_map.begin(), op.axis_map.end(), axis) == op.axis_map.end())
           axes.push_back(axis);
-      for (const int axis : order)
+      // Scratch of one reduction: reduced axes inside, in logical order, so that it never needs
+      // packing (it is written and read back by the same kernel).
+      const BufferSpec& made = spec(op.buffer);
+      const bool scratch = kernel.reduce_mask != 0 && made.kind == BufferKind::kTemp &&
+                           made.first_use == made.last_use;
+      std::vector<int> nesting = order;
+      if (scratch) {
+        const auto kept = [&](int axis) { return (kernel.reduce_mask >> axis & 1) == 0; };
+        std::sort(nesting.begin(), nesting.end());
+        const auto middle = std::stable_partition(nesting.begin(), nesting.end(), kept);
+        auto next = nesting.begin();
+        for (const int axis : order)
+          if (kept(axis) && next != middle) *next++ = axis;
+      }
+      for (const int axis : nesting)
         if (op.axis_map[static_cast<std::size_t>(axis)] >= 0)
           axes.push_back(op.axis_map[static_cast<std::size_t>(axis)]);
       buffer.nbytes = dense_strides(buffer.dtype, buffer.shape, axes, buffer.strides.data());

@@ -102,8 +102,26 @@ void take_columns(const std::vector<Axis>& axes, const std::vector<NestOperand>&
     nest->tile_rows = std::clamp<std::int64_t>(kTileBytes / row_bytes, 1, nest->rows);
 }
 
+/// Reductions of leading axes (sum over axis 0): when a read operand steps far along the columns
+/// but every operand is dense along the rows, the kernel goes over rows in the inner loop.
+std::string row_class(const NestLayout& nest, const std::vector<NestOperand>& operands) {
+  if (nest.elementwise || !nest.launch || nest.rows < 2 || nest.cols < 2) return {};
+  bool far = false;
+  std::string letters = "r";
+  for (std::size_t j = 0; j < operands.size(); ++j) {
+    const NestOperand& op = operands[j];
+    const bool dense = nest.row_strides[j] == itemsize(op.dtype);
+    if (!dense && (op.write || nest.row_strides[j] != 0)) return {};
+    letters += dense ? 'C' : 'Z';
+    far = far || (!op.write && nest.col_strides[j] != 0 &&
+                  column_letter(nest.col_strides[j], op.dtype, false) == 'G');
+  }
+  return far ? letters : std::string();
+}
+
 std::string class_of(const NestLayout& nest, const std::vector<NestOperand>& operands) {
-  std::string letters;
+  std::string letters = row_class(nest, operands);
+  if (!letters.empty()) return letters;
   for (std::size_t j = 0; j < operands.size(); ++j) {
     const NestOperand& op = operands[j];
     if (op.column_broadcast && !nest.elementwise)

@@ -54,7 +54,8 @@ std::int64_t dense_strides(DType dtype, const std::vector<std::int64_t>& shape,
 NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t reduce_mask,
                       const std::vector<NestOperand>& operands);
 
-/// 'C', 'Z' or 'G'. Written operands are never 'Z'.
+/// 'C', 'Z' or 'G'. Written operands are never 'Z'. A class string has one letter per operand; with
+/// a leading 'r' the letters speak of the row strides (reductions of leading axes).
 char column_letter(std::int64_t col_stride, DType dtype, bool write) noexcept;
 
 }  // namespace opkiln::core

@@ -182,8 +182,10 @@ void Plan::add_variant(int kernel, std::string_view column_class, void* address,
   if (kernel < 0 || static_cast<std::size_t>(kernel) >= kernels_.size())
     throw PlanError("add_variant: no such kernel");
   const auto k = static_cast<std::size_t>(kernel);
-  if (column_class.size() != kernels_[k].operands.size() ||
-      column_class.find_first_not_of("CZG") != std::string_view::npos)
+  const bool by_rows = !column_class.empty() && column_class[0] == 'r';
+  const std::string_view letters = column_class.substr(by_rows ? 1 : 0);
+  if (letters.size() != kernels_[k].operands.size() ||
+      letters.find_first_not_of(by_rows ? "CZ" : "CZG") != std::string_view::npos)
     throw PlanError("add_variant: class '" + std::string(column_class) +
                     "' does not fit the operands");
   if (address == nullptr) throw PlanError("add_variant: null address");
@@ -202,7 +204,9 @@ const Variant* Plan::find_variant(int kernel, std::string_view column_class) con
 }
 
 const Variant* Plan::any_variant(int kernel) const noexcept {
-  return variants_[static_cast<std::size_t>(kernel)].load(std::memory_order_acquire);
+  const Variant* v = variants_[static_cast<std::size_t>(kernel)].load(std::memory_order_acquire);
+  while (v != nullptr && v->column_class[0] == 'r') v = v->next;
+  return v;
 }
 
 bool Plan::pins_hold(const ArrayView* args) const noexcept {
@@ -217,6 +221,7 @@ bool Plan::inplace_ok(int out_buffer, int in_buffer) const noexcept {
   bool written = false, read = false;
   for (const OperandSpec& op : kernel.operands) {
     if (op.buffer != out_buffer && op.buffer != in_buffer) continue;
+    if (op.write != (op.buffer == out_buffer)) return false;
     (op.write ? written : read) = true;
     const BufferSpec& buffer = buffers_[static_cast<std::size_t>(op.buffer)];
     if (static_cast<std::size_t>(buffer.rank) != kernel.extents.size()) return false;

@@ -82,6 +82,10 @@ std::unique_ptr<Executor> Pool::take_finished() {
   return nullptr;
 }
 
+void Pool::collect_finished() {
+  while (std::unique_ptr<Executor> executor = take_finished()) idle_.push_back(std::move(executor));
+}
+
 bool Pool::may_grow(const PoolLimits& limits) const noexcept {
   if (live() >= limits.hard_cap) return false;
   // All are leased by this very thread: waiting for them would never end.

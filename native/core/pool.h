@@ -77,6 +77,7 @@ class Pool {
   void count_packs(std::uint64_t count) noexcept {
     function_->stats.packs.fetch_add(count, std::memory_order_relaxed);
   }
+  void collect_finished();
   bool drop_idle() noexcept;
   bool drain(std::chrono::nanoseconds patience) noexcept;
 
@@ -137,6 +138,7 @@ class Lease {
 
 template <class Build>
 Lease Pool::acquire(const PoolLimits& limits, Build&& build) {
+  referenced_ = true;
   if (__builtin_expect(!idle_.empty(), 1)) {
     ++leased_;
     Lease lease(this, std::move(idle_.back()));

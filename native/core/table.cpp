@@ -64,7 +64,13 @@ ThreadTableOwner::~ThreadTableOwner() {
   ThreadTable::current_ = nullptr;
 }
 
-ThreadTable::ThreadTable() : slots_(new Slot[kFirstSlots]), mask_(kFirstSlots - 1) {}
+namespace {
+std::atomic<std::uint64_t> next_generation{1};
+std::uint64_t new_generation() { return next_generation.fetch_add(1, std::memory_order_relaxed); }
+}  // namespace
+
+ThreadTable::ThreadTable()
+    : slots_(new Slot[kFirstSlots]), mask_(kFirstSlots - 1), generation_(new_generation()) {}
 
 ThreadTable& ThreadTable::make_current() {
   if (thread_ended) throw Error("the thread is ending: its executors are gone");
@@ -169,6 +175,7 @@ void ThreadTable::erase_at(std::size_t at) noexcept {
   bytes_ -= pool->key_bytes();
   pool->function_->stats.bytes.fetch_sub(static_cast<std::int64_t>(pool->key_bytes()),
                                          std::memory_order_relaxed);
+  generation_ = new_generation();
   delete pool;
 }
 
@@ -214,7 +221,7 @@ void ThreadTable::sweep_dead() {
 
 /// CLOCK over the pools: an unused one loses its idle executors, oldest first. In flight and leased
 /// stay.
-void ThreadTable::make_room() noexcept {
+void ThreadTable::make_room() {
   const std::size_t rounds = 2 * (mask_ + 1);
   for (std::size_t i = 0;
        i < rounds && (executors_ + 1 > limits_.executors || bytes_ > limits_.bytes); ++i) {
@@ -225,6 +232,7 @@ void ThreadTable::make_room() noexcept {
       pool->referenced_ = false;
       continue;
     }
+    pool->collect_finished();
     while (pool->drop_idle()) {
       ++stats_.evictions;
       pool->function_->stats.evictions.fetch_add(1, std::memory_order_relaxed);

@@ -46,7 +46,6 @@ class ThreadTable {
       const Slot& slot = slots_[at];
       if (slot.pool == nullptr) return nullptr;
       if (slot.hash == key.hash && __builtin_expect(slot.pool->matches(key), 1)) {
-        slot.pool->referenced_ = true;
         return slot.pool;
       }
     }
@@ -65,6 +64,9 @@ class ThreadTable {
   /// count.
   std::size_t trim(std::uint64_t function_id = 0);
 
+  /// Unique in the process; renewed when a pool of this table is deleted. A caller that kept
+  /// {generation, Pool*} of a hit may use the pool again while the generation is the same.
+  std::uint64_t generation() const noexcept { return generation_; }
   std::size_t pool_count() const noexcept { return used_; }
   std::size_t executor_count() const noexcept { return executors_; }
   std::size_t bytes() const noexcept { return bytes_; }
@@ -109,7 +111,7 @@ class ThreadTable {
   void remove_if_empty(Pool* pool) noexcept;
   void erase(Pool* pool) noexcept;
   void sweep_dead();
-  void make_room() noexcept;
+  void make_room();
   void on_workspace(std::int64_t delta) noexcept;
   void shed_workspaces() noexcept;
 
@@ -125,6 +127,7 @@ class ThreadTable {
   std::size_t bytes_ = 0;
   std::size_t workspace_bytes_ = 0;
   std::size_t dead_pools_ = 0;
+  std::uint64_t generation_ = 0;
   std::atomic<std::uint64_t> seen_epoch_{0};  // read by other threads
   TableLimits limits_;
   TableStats stats_;

@@ -97,6 +97,9 @@ enum class Bound { ok, error, traced };  // traced: an argument is symbolic, the
 Bound bind_call(Compiled* self, CallArgs& call, PyObject* const* args, Py_ssize_t nargs,
                 PyObject* kwnames, PyObject** out);
 
+// A static value: 's' adds a leaf, 'k' only names the dict item that follows.
+Bound add_static(Compiled* self, CallArgs& call, PyObject* o, char tag = 's');
+
 // One argument of a parameter that is not static.
 Bound add_leaf(Compiled* self, CallArgs& call, PyObject* o);
 

@@ -39,6 +39,7 @@ int read_parameters(Compiled* self, PyObject* kinds, PyObject* is_static) {
     }
     PyUnicode_InternInPlace(&PyTuple_GET_ITEM(self->names, i));
     if (kind <= 1) self->n_positional++;
+    if (kind == 0) self->n_positional_only++;
     if (kind > 1 || fixed) self->plain = false;
     if (PyTuple_GET_ITEM(self->names, i) == g_str_out) self->takes_out = false;
     self->inside->kinds.push_back(kind);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/function.h"
+#include "core/pool.h"
 #include "face/bind.h"
 #include "face/results.h"
 #include "face/statics.h"
@@ -33,8 +34,11 @@ struct Compiled {
   uint64_t id;  // of `state`, never reused; renewed by clear()
   int n_params;
   int n_positional;  // parameters that may be given by position
+  int n_positional_only;
   bool plain;        // positional parameters only, none static: the short way binds
   bool takes_out;    // `out=` is ours, no parameter has that name
+  uint64_t guess_generation;  // while this is the thread's generation, `guess` is alive:
+  core::Pool* guess;          // the pool of the last hit, on any thread
   Counters counters;
   PyObject* frontend;
   PyObject* names;

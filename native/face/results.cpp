@@ -156,9 +156,8 @@ Record* Record::make(PyObject* object) {
   Ref tree(PyObject_GetAttrString(object, "out_tree"));
   if (!tree || r->tree.compile(tree.get(), inner->outputs().size()) < 0) return nullptr;
   if (r->read_captures() < 0) return nullptr;
-  // rank 0 becomes a scalar and takes the general way
   r->quick = r->tree.is_single() && r->out_of_output == std::vector<int>{0} && r->n_outs == 1 &&
-             r->captures.empty() && inner->buffers()[static_cast<size_t>(inner->outs()[0])].rank > 0;
+             r->captures.empty();
   return std::exchange(guard.r, nullptr);
 }
 

@@ -19,8 +19,8 @@ extern "C" std::uint64_t bench_kernel(const KernelArgs* a, std::int64_t, std::in
 template <class F>
 double best_ns(F&& body) {
   double best = 1e9;
-  for (int repeat = 0; repeat < 7; ++repeat) {
-    constexpr int kCalls = 200000;
+  for (int repeat = 0; repeat < 300; ++repeat) {
+    constexpr int kCalls = 2000;
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < kCalls; ++i) body();
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;

@@ -32,7 +32,9 @@ def main() -> None:
         other = tuple(1 if rng.random() < 0.2 else n for n in shape)
         a, b = layout(rng, shape), layout(rng, other)
         rows = [a.shape, a.strides, b.shape, b.strides, np.add(a, b).strides]
-        lines.append(f"{{{rank}, " + ", ".join("{" + ", ".join(map(str, r)) + "}" for r in rows) + "},")
+        lines.append(
+            f"{{{rank}, " + ", ".join("{" + ", ".join(map(str, r)) + "}" for r in rows) + "},"
+        )
     Path(__file__).with_suffix(".inc").write_text("\n".join(lines) + "\n")
 
 

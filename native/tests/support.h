@@ -123,4 +123,7 @@ extern thread_local int probe_throw_at;
 
 struct KernelFailure {};
 
+/// Calls of operator new so far; always 0 under a sanitizer, which has its own.
+long allocation_count();
+
 }  // namespace opkiln::test

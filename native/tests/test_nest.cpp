@@ -323,6 +323,111 @@ TEST(nest_classes) {
   CHECK(made.executor && !made.executor->launches() && made.executor->run() == 0);
 }
 
+/// out[kept] = fold over the reduced axes of x, through scratch as long as the columns.
+std::uint64_t fold_through_scratch(const KernelArgs* a, std::int64_t begin, std::int64_t end) {
+  using T = std::int32_t;
+  for (std::int64_t r = begin; r < end; ++r) {
+    for (std::int64_t c = 0; c < a->cols; ++c)
+      store<T>(a->ptr[1] + r * a->row[1] + c * a->col[1],
+               load<T>(a->ptr[0] + r * a->row[0] + c * a->col[0]) + 1);
+    T sum = 7;
+    for (std::int64_t c = 0; c < a->cols; ++c)
+      sum = sum * 3 + load<T>(a->ptr[2] + r * a->row[2] + c * a->col[2]);
+    store<T>(a->ptr[3] + r * a->row[3], sum);
+  }
+  return 0;
+}
+
+TEST(nest_scratch_of_a_reduction) {
+  Rng rng(8);
+  for (int i = 0; i < 300; ++i) {
+    const std::vector<std::int64_t> shape = {pick(rng, 1, 4), pick(rng, 1, 4), pick(rng, 1, 4)};
+    const auto mask = static_cast<std::uint32_t>(pick(rng, 1, 6));
+    auto plan = make_ref<Plan>();
+    const int x = plan->buffer(BufferKind::kArg, DType::kI32, {}, 3);
+    KernelSpec kernel;
+    kernel.reduce_mask = mask;
+    std::vector<int> kept_regs, reduced_regs, row_map, scratch_map;
+    for (int axis = 0; axis < 3; ++axis) {
+      const bool reduced = (mask >> axis & 1) != 0;
+      kernel.extents.push_back(plan->host(HostOp::kExtent, x, -1, axis));
+      std::vector<int>& regs = reduced ? reduced_regs : kept_regs;
+      row_map.push_back(reduced ? -1 : static_cast<int>(kept_regs.size()));
+      scratch_map.push_back(reduced ? static_cast<int>(reduced_regs.size()) : -1);
+      regs.push_back(kernel.extents.back());
+    }
+    const int scratch = plan->buffer(BufferKind::kTemp, DType::kI32, reduced_regs);
+    const int out = plan->buffer(BufferKind::kOut, DType::kI32, kept_regs);
+    kernel.operands = {{x, {0, 1, 2}, false},
+                       {scratch, scratch_map, true},
+                       {scratch, scratch_map, false},
+                       {out, row_map, true}};
+    plan->kernel(kernel);
+    plan->output_buffer(out);
+    plan->finish();
+    Strided in = random_layout(rng, DType::kI32, shape, true);
+    fill(rng, &in);
+    const ArrayView args[1] = {in.view()};
+    const auto ex = make(plan, args, nullptr, [&](const Missing& m) {
+      plan->add_variant(m.kernel, m.column_class, reinterpret_cast<void*>(&fold_through_scratch));
+    });
+    std::vector<std::int32_t> result(64);
+    ex->args()[0] = args[0].data;
+    ex->outs()[0] = reinterpret_cast<char*>(result.data());
+    ex->run();
+    const OutSpec& spec = ex->out(0);
+    const ArrayView view = {ex->outs()[0], DType::kI32, spec.ndim, spec.shape, spec.strides};
+    bool right = true;
+    for_each(std::vector<std::int64_t>(spec.shape, spec.shape + spec.ndim),
+             [&](const std::vector<std::int64_t>& kept) {
+               std::int32_t sum = 7;
+               for_each(shape, [&](const std::vector<std::int64_t>& at) {
+                 std::size_t k = 0;
+                 for (std::size_t axis = 0; axis < 3; ++axis)
+                   if ((mask >> axis & 1) == 0 && at[axis] != kept[k++]) return;
+                 sum = sum * 3 + load<std::int32_t>(element(args[0], at)) + 1;
+               });
+               right = right && load<std::int32_t>(element(view, kept)) == sum;
+             });
+    CHECK(right);
+  }
+}
+
+TEST(nest_row_classes) {
+  // x[kept, reduced] -> r, full
+  const auto ask = [](std::int64_t rows, std::int64_t cols, std::uint32_t mask, bool with_full) {
+    auto plan = make_ref<Plan>();
+    const int x = plan->buffer(BufferKind::kArg, DType::kF32, {}, 2);
+    const int e[2] = {plan->host(HostOp::kExtent, x, -1, 0), plan->host(HostOp::kExtent, x, -1, 1)};
+    const int keep = mask == 1 ? 1 : 0;
+    const int out = plan->buffer(BufferKind::kOut, DType::kF32, {e[keep]});
+    KernelSpec kernel;
+    kernel.extents = {e[0], e[1]};
+    kernel.reduce_mask = mask;
+    kernel.operands = {{x, {0, 1}, false}, {out, {keep == 0 ? 0 : -1, keep == 1 ? 0 : -1}, true}};
+    if (with_full) {
+      const int full = plan->buffer(BufferKind::kOut, DType::kF32, {e[0], e[1]});
+      kernel.operands.push_back({full, {0, 1}, true});
+    }
+    plan->kernel(kernel);
+    plan->output_buffer(out);
+    plan->finish();
+    Strided in = dense(DType::kF32, {rows, cols});
+    const ArrayView args[1] = {in.view()};
+    const Instantiated made = instantiate(plan, args, nullptr);
+    if (made.missing.size() != 1) return std::string();
+    plan->add_variant(0, made.missing[0].column_class, reinterpret_cast<void*>(0x10));
+    if (made.missing[0].column_class[0] == 'r') CHECK(plan->any_variant(0) == nullptr);
+    CHECK_THROWS(PlanError, plan->add_variant(0, "rGG", reinterpret_cast<void*>(0x10)));
+    return made.missing[0].column_class;
+  };
+  CHECK(ask(5, 7, 1, false) == "rCC");  // sum over axis 0
+  CHECK(ask(5, 7, 1, true) == "rCCC");
+  CHECK(ask(5, 7, 2, false) == "CG");  // sum over axis 1
+  CHECK(ask(5, 1, 1, false) == "CG");  // one result: a plain sum of a vector
+  CHECK(ask(1, 7, 1, false) == "CG");  // nothing to add
+}
+
 TEST(nest_bad_arguments) {
   const auto plan = linear_plan(DType::kI32, 1, 1);
   add_linear_variants(*plan, 0, DType::kI32);

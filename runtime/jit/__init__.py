@@ -154,7 +154,7 @@ def _other_place(error: OSError, attempt: int) -> bool:
     if isinstance(error, OpkilnError):
         place = isinstance(error, CacheError) and not isinstance(error, NotCached)
         return (place or is_noexec(error)) and store.use_temporary_root(str(error).splitlines()[0])
-    reason = f"the cache directory cannot take a new kernel ({error})"
+    reason = f"the cache directory {store.root()!r} cannot take a new kernel ({error})"
     return store.use_temporary_root(reason)
 
 
@@ -184,7 +184,7 @@ def _find(data: bytes, symbols: tuple[str, ...], name: str, flags: Flags, start:
         parts = key_parts(data, symbols, flags, made_by)
         entry = store.entry_for(store.root(), made_by.target, name, parts)
         order = Order(data, symbols, flags, made_by, parts, entry)
-        opened = look_up(order)
+        opened = look_up(order, heal=False)
         if opened is not None:
             return _loaded(order, opened, "disk", start)
         orders.append(order)

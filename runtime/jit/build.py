@@ -54,7 +54,7 @@ def build(order: Order) -> tuple[Opened, str]:
 
     lock = f"{entry.folder}/.lock-{entry.name}"
     with ProcessLock(lock, config.lock_wait, tell):
-        opened = look_up(order)
+        opened = look_up(order, heal=True)
         if opened is not None:
             return opened, "disk"
         store.tidy(entry.folder)
@@ -84,7 +84,7 @@ def _build_in(order: Order, private: str) -> tuple[Opened, str]:
     for _ in range(3):
         if store.publish(private, order.entry):
             return opened, "built"
-        found = look_up(order)
+        found = look_up(order, heal=True)
         if found is not None:
             return found, "disk"
     return opened, "built"  # others keep putting damaged entries there; this one is loaded anyway

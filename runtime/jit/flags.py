@@ -38,9 +38,14 @@ _FORBIDDEN = ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-mdaz-ftz
 
 
 class Flags(NamedTuple):
-    """What one kernel may choose; the groups above are always added."""
+    """What one kernel may choose; the groups above are always added.
 
-    optimize: tuple[str, ...] = ("-O2",)
+    Kernels are written with explicit vectors, so little is left for the optimiser: -O1 with -fgcse
+    gives the speed of -O2 (tanh chain 0.509 and 0.513 ns per element, plain -O1 0.532) and builds
+    in the time of -O1 (44 ms against 58).
+    """
+
+    optimize: tuple[str, ...] = ("-O1", "-fgcse")
     extra: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
 

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from opkiln.runtime import debug
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import NotCached, OpkilnError
 from opkiln.runtime.jit import build, store
@@ -77,20 +78,20 @@ def _lead(key: str, flight: _Flight, order: Order) -> tuple[Opened, str]:
 
 def _build(order: Order) -> tuple[Opened, str]:
     start = time.perf_counter()
-    level = config.debug
     if config.assert_cached:
         raise NotCached(
             f"{order.entry.name} is not in the cache {order.entry.folder!r}{_why(order)}",
             fix="run once without OPKILN_ASSERT_CACHED, or set OPKILN_CACHE_DIR to the full cache",
         )
-    if level >= 1:
-        _say(f"cache miss {order.entry.name}{_why(order)}")
+    if debug.enabled(1):
+        debug.log(1, "cache miss %s%s", order.entry.name, _why(order))
     opened, hit = build.build(order)
-    if level >= 1:
-        _say(f"{hit} {order.entry.path} in {(time.perf_counter() - start) * 1e3:.1f} ms")
-    if level >= 5:
+    if debug.enabled(1):
+        spent = (time.perf_counter() - start) * 1e3
+        debug.log(1, "%s %s in %.1f ms", hit, order.entry.path, spent)
+    if debug.enabled(5):
         log = store.read_owned(f"{order.entry.path}/{store.LOG}")
-        _say(log.decode("utf-8", "replace").rstrip())
+        debug.log(5, "%s", log.decode("utf-8", "replace").rstrip())
     return opened, hit
 
 
@@ -101,9 +102,3 @@ def _why(order: Order) -> str:
     return "; against the newest of this name: " + ", ".join(
         f"{name}: {old or 'absent'} -> {new or 'absent'}" for name, old, new in changed
     )
-
-
-def _say(message: str) -> None:
-    import logging
-
-    logging.getLogger("opkiln").debug("%s", message)

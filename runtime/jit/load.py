@@ -39,8 +39,12 @@ class Opened(NamedTuple):
     addresses: dict[str, int]
 
 
-def look_up(order: Order) -> Opened | None:
-    """Load a whole entry; a damaged one is moved away with one warning and counts as absent."""
+def look_up(order: Order, *, heal: bool) -> Opened | None:
+    """Load a whole entry; a damaged one counts as absent.
+
+    With `heal`, which is for whoever is about to build, it is also moved away with one warning;
+    others must not do so, because it may have been healed since they looked.
+    """
     try:
         if not store.check(order.entry, order.parts, order.compiler.features, order.text):
             return None
@@ -51,6 +55,8 @@ def look_up(order: Order) -> Opened | None:
         reason = str(problem)
     except (store.Damaged, SymbolMissing) as problem:
         reason = str(problem)
+    if not heal:
+        return None
     with contextlib.suppress(OSError):
         store.discard(order.entry)
     first = reason.splitlines()[0]
@@ -75,6 +81,8 @@ def is_noexec(error: BaseException) -> bool:
 
 
 def _explain(path: str, reason: str) -> LoadFailed:
+    for said_already in (f"cannot load {path}: ", f"{path}: "):
+        reason = reason.removeprefix(said_already)
     fix = "remove the file; it will be built again"
     if "failed to map segment" in reason or "Operation not permitted" in reason:
         fix = (

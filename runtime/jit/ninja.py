@@ -65,7 +65,7 @@ def build_file(
     depfile = ["-MMD", "-MF", "$out.d", "-c", "$in", "-o", "$out"]
     objects = [f"{folder}/{object_name(source)}" for source in sources]
     lines = [
-        _HEADER,
+        f"{_HEADER}builddir = {escape(folder)}\n",
         f"rule compile\n  command = {command([*compile_words, *depfile])}\n"
         "  depfile = $out.d\n  deps = gcc\n",
         f"rule link\n  command = {command(link_words)}\n",

@@ -29,6 +29,7 @@ SCHEMA = "artifact-1"
 MANIFEST = "manifest.json"
 SOURCE, LIBRARY, LOG = "kernel.cpp", "kernel.so", "build.log"
 FILES = (SOURCE, LIBRARY, LOG)
+_RUNTIME = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _DAY = 86400.0
 _TOUCH = 3600.0
 _MAX_FILE = 2**30
@@ -36,13 +37,17 @@ FIX = "set OPKILN_CACHE_DIR to a directory of your own, on a disk that allows pr
 
 
 def warn(message: str) -> None:
-    """Tell the user once: a Python warning, and a log line where logging is set up."""
+    """Tell the user: a Python warning at their line, and a log line where logging is set up."""
+    import inspect
     import warnings
 
     logging = sys.modules.get("logging")
     if logging is not None and logging.getLogger("opkiln").hasHandlers():
         logging.getLogger("opkiln").warning("%s", message)
-    warnings.warn(f"opkiln: {message}", OpkilnWarning, stacklevel=2)
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_RUNTIME):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"opkiln: {message}", OpkilnWarning, stacklevel=level)
 
 
 # ---- the root directory ----
@@ -222,7 +227,7 @@ def make_folder(path: str) -> str:
 
 
 def sync(*paths: str) -> None:
-    """Make files, or the names in a directory, durable where the system can."""
+    """Make files durable, where the system can."""
     for path in paths:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -361,15 +366,15 @@ def private_folder(entry: Entry, kind: str = "build") -> str:
 
 def publish(private: str, entry: Entry) -> bool:
     """Move the private directory into place; False if another process was first."""
-    # A power cut may still spoil source or log: then the manifest says so and the entry is a miss.
-    sync(f"{private}/{LIBRARY}", f"{private}/{MANIFEST}", private)
+    # No more than these two: on a busy disk each takes as long as a compiler step. What a power cut
+    # may still spoil (source, log, the name itself) is noticed by the manifest, or is a plain miss.
+    sync(f"{private}/{LIBRARY}", f"{private}/{MANIFEST}")
     try:
         os.rename(private, entry.path)
     except OSError:
         if not os.path.lexists(entry.path):
             raise
         return False
-    sync(entry.folder)
     return True
 
 

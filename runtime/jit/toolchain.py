@@ -306,7 +306,8 @@ def _describe(
     named = {line.split(" ", 2)[1]: line.split(" ", 2)[-1] for line in defines}
     clang = "__clang__" in named
     target = _first(r"^Target: (\S+)", version_text) or sys.platform
-    version = named["__VERSION__"].strip('"')
+    version = _first(r"^(.*\bversion \S.*)$", version_text).strip()
+    version = version or named["__VERSION__"].strip('"')
     steps = _parse_steps(steps_text)
     cc1plus = steps[0] if steps else ("",)
     inner_flags = [t for t in cc1plus if t.startswith(("-m", "--param", "l1-", "l2-"))]

@@ -12,7 +12,15 @@ from opkiln.ops import primitives as p
 from opkiln.ops.record import record
 from opkiln.runtime.errors import TraceError
 from opkiln.runtime.graph import Graph, Node, make
-from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, place_text
+from opkiln.runtime.trace.session import (
+    ArrayValue,
+    HostValue,
+    Session,
+    as_tuple,
+    failure,
+    kind_name,
+    place_text,
+)
 from opkiln.runtime.trace.tracer import HostTracer, Tracer, call_row
 
 __all__ = ["HostTracer", "Out", "Traced", "Tracer", "apply_row", "check_traceable", "trace"]
@@ -46,7 +54,7 @@ def check_traceable(fn: Any) -> None:
         TraceError: not callable, a class, a generator or an async function.
     """
     if not callable(fn) or isinstance(fn, type):
-        what = f"the class {fn.__name__}" if isinstance(fn, type) else type(fn).__name__
+        what = f"the class {fn.__name__}" if isinstance(fn, type) else kind_name(fn)
         raise failure(TraceError, f"compile: expected a function, got {what}")
     inner = fn
     while True:
@@ -89,7 +97,7 @@ def apply_row(name: str, *args: Any) -> Any:
 
 
 def trace(
-    fn: Callable[..., Any], names: Sequence[str], param_kinds: bytes, tree: tuple[Any, ...],
+    fn: Callable[..., Any], names: Sequence[str], param_kinds: Sequence[int], tree: tuple[Any, ...],
     leaves: Sequence[Any], kinds: str, *, name: str = "function",
 ) -> Traced:  # fmt: skip
     """Call `fn` on symbolic values and record what it does.
@@ -133,13 +141,13 @@ def trace(
 
 
 def _bind(
-    names: Sequence[str], param_kinds: bytes, tree: tuple[Any, ...], values: list[Any]
+    names: Sequence[str], param_kinds: Sequence[int], tree: tuple[Any, ...], values: list[Any]
 ) -> tuple[list[Any], dict[str, Any]]:
     def build(part: Any) -> Any:
         if isinstance(part, int):
             return values[part]
         if isinstance(part, dict):
-            return {k: build(v) for k, v in cast("dict[Any, Any]", part).items()}
+            return dict(zip(as_tuple(part), map(build, as_tuple(part.values())), strict=True))
         return type(part)(build(item) for item in part)
 
     args: list[Any] = []
@@ -182,11 +190,12 @@ def _same_random(before: Any, after: Any) -> bool:
 
 def _collect(session: Session, value: Any, outputs: dict[Node, int]) -> Any:
     """The result with Out(i) for every traced leaf; `outputs` numbers the nodes."""
-    kind: Any = type(value)
+    kind: Any = cast("Any", type(value))
     if kind is tuple or kind is list:
-        return kind(_collect(session, item, outputs) for item in value)
+        items: Any = [_collect(session, item, outputs) for item in value]
+        return items if kind is list else tuple(items)
     if kind is dict:
-        return {key: _collect(session, item, outputs) for key, item in value.items()}
+        return {key: _collect(session, value[key], outputs) for key in value}
     if isinstance(value, (ArrayValue, HostValue)):
         if value.session is not session:
             raise failure_at_return(

@@ -1,9 +1,10 @@
-"""NumPy functions and methods on traced arrays: a table each; refusals say what to write instead."""
+"""NumPy functions and methods on traced arrays, a table each; refusals say what to write."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -15,15 +16,15 @@ from opkiln.runtime.graph import Node
 from opkiln.runtime.trace import views
 from opkiln.runtime.trace.promote import (
     BOOL,
+    BROADCAST,
     cast,
     constant,
     elementwise,
     operand,
     plain,
-    require_dtype,
     session_of,
 )
-from opkiln.runtime.trace.session import ArrayValue, HostValue, failure
+from opkiln.runtime.trace.session import ArrayValue, HostValue, as_tuple, failure, require_dtype
 from opkiln.runtime.trace.tracer import MissingAttribute, Tracer, call_row, update_in_place
 
 DT = np.dtype[Any]
@@ -33,6 +34,10 @@ UINT8 = np.dtype(np.uint8)
 
 
 # ---- ufuncs ----
+
+
+def _divmod(a: Any, b: Any) -> Any:
+    return call_row("floor_divide", a, b), call_row("remainder", a, b)
 
 
 def _conjugate(x: Any) -> Any:
@@ -49,7 +54,7 @@ def _fabs(x: Any) -> Any:
 
 
 _COMPOSED: dict[np.ufunc, Callable[..., Any]] = {
-    np.divmod: lambda a, b: (call_row("floor_divide", a, b), call_row("remainder", a, b)),
+    np.divmod: _divmod,
     np.conjugate: _conjugate,
     np.fabs: _fabs,
 }
@@ -106,7 +111,7 @@ _METHODS_ADVICE = {
 
 def _is_default(name: str, value: Any) -> bool:
     if name == "out" and isinstance(value, tuple):
-        return all(v is None for v in value)
+        return all(v is None for v in as_tuple(value))
     return any(value is d or (isinstance(d, str) and value == d) for d in _DEFAULTS.get(name, ()))
 
 
@@ -117,7 +122,7 @@ def _into(ufunc: np.ufunc, out: Any, inputs: tuple[Any, ...], dtype: Any) -> Any
         raise failure(
             TraceError,
             f"np.{name}: out= is {what}",
-            fix=f"write y = np.{name}(...) and return y; the caller passes out= to the compiled function",
+            fix=f"write y = np.{name}(...) and return y; callers pass out= to the whole",
         )
     if not out.node.rank:
         raise failure(
@@ -148,7 +153,7 @@ class NotYetFunction(TraceError, NotYet):
 _WRITE_INSTEAD = {
     "mean": "write x.sum(axis) / x.shape[axis]",
     "average": "write (x * w).sum(axis) / w.sum(axis)",
-    "var": "write d = x - x.sum(axis, keepdims=True) / x.shape[axis]; (d * d).sum(axis) / x.shape[axis]",
+    "var": "write d = x - mean (keepdims=True); (d * d).sum(axis) / x.shape[axis]",
     "std": "write np.sqrt of the variance: ((x - mean) ** 2).sum(axis) / x.shape[axis]",
     "min": "write -((-x).max(axis))",
     "amin": "write -((-x).max(axis))",
@@ -158,7 +163,7 @@ _WRITE_INSTEAD = {
     "ptp": "write x.max(axis) + (-x).max(axis)",
     "dot": "write (a * b).sum() for vectors",
     "matmul": "write (a[:, :, None] * b[None, :, :]).sum(1) for small sizes",
-    "reshape": "reshape outside the compiled function; x[:, None], x.T and np.broadcast_to are supported",
+    "reshape": "reshape outside; x[:, None], x.T and np.broadcast_to are supported",
     "tan": "write np.sin(x) / np.cos(x)",
     "expm1": "write np.exp(x) - 1",
     "log1p": "write np.log(1 + x)",
@@ -192,7 +197,8 @@ def as_dtype(dtype: Any) -> DT:
     except TypeError as error:
         raise failure(TraceError, str(error), fix="pass a dtype such as np.float32") from None
     require_dtype(found, "dtype argument")
-    return found.newbyteorder("=")
+    native: DT = found.newbyteorder("=")
+    return native
 
 
 def _no_extras(name: str, **extras: Any) -> None:
@@ -227,6 +233,8 @@ def reduce(name: str, x: Any, axis: Any, keepdims: Any, dtype: DT | None = None)
         return Tracer(session, cast(session, best, BOOL))
     operand_node = cast(session, node, into)
     if not axes:
+        if name == "sum" and into.kind == "f":  # NumPy's sum starts at +0.0, which shows for -0.0
+            operand_node = elementwise(session, ELEMENTWISE["add"], (operand_node, into.type(0)))
         return Tracer(session, operand_node)
     return Tracer(session, session.make(p.Reduce(name, axes, keep, into), operand_node))
 
@@ -298,8 +306,11 @@ def _round(a: Any, decimals: Any = 0, out: Any = None) -> Any:
     kind = a.dtype.kind
     if kind in "iu":
         if digits < 0:
-            raise failure(NotYet, "round of integers to tens and hundreds is not supported yet",
-                          fix="write (x + 5) // 10 * 10 with the rounding that you want")  # fmt: skip
+            raise failure(
+                NotYet,
+                "round of integers to tens and hundreds is not supported yet",
+                fix="write (x + 5) // 10 * 10 with the rounding that you want",
+            )
         return copy(a)
     if digits == 0 or kind == "b":
         return call_row("rint", a)
@@ -317,7 +328,8 @@ def astype(x: Any, dtype: Any, order: str = "K", casting: str = "unsafe", subok:
     if not np.can_cast(x.dtype, wanted, casting):  # type: ignore[arg-type]
         raise failure(
             TraceError,
-            f"Cannot cast array data from {x.dtype!r} to {wanted!r} according to the rule {casting!r}",
+            f"Cannot cast array data from {x.dtype!r} to {wanted!r} "
+            f"according to the rule {casting!r}",
         )
     if not copy and wanted == x.dtype:
         return x
@@ -357,11 +369,11 @@ def _full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", sub
     views.check_fits(node, target)
     if node.shape == target:
         return Tracer(session, node)
-    return Tracer(session, session.make(views.BROADCAST, node, *target))
+    return Tracer(session, session.make(BROADCAST, node, *target))
 
 
 def _shape(a: Any) -> Any:
-    return a.shape if isinstance(a, ArrayValue) else ()
+    return a.shape if isinstance(a, Tracer) else ()
 
 
 def _ndim(a: Any) -> int:
@@ -374,22 +386,44 @@ def _size(a: Any, axis: Any = None) -> Any:
     return a.size if axis is None else a.shape[views.one_axis(axis, a.node.rank)]  # type: ignore[attr-defined]
 
 
+def _matrix_transpose(x: Any) -> Any:
+    return views.swapaxes(x, -1, -2)
+
+
+def _astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
+    del device
+    return astype(x, dtype, copy=copy)
+
+
+def _real(val: Any) -> Any:
+    return val
+
+
+def _device(x: Any) -> str:
+    del x
+    return "cpu"
+
+
+def _isrealobj(x: Any) -> bool:
+    del x
+    return True
+
+
 def _iscomplexobj(x: Any) -> bool:
     del x
     return False
 
 
 def _result_type(*values: Any) -> DT:
-    weak = {int: 0, float: 0.0}
-    plain = [
-        v.dtype
-        if isinstance(v, ArrayValue)
-        else weak[v.node.dtype]
-        if isinstance(v, HostValue)
-        else v  # type: ignore[attr-defined]
-        for v in values
-    ]
-    return np.result_type(*plain)
+    weak: dict[Any, Any] = {int: 0, float: 0.0}
+    known: list[Any] = []
+    for value in values:
+        if isinstance(value, (ArrayValue, HostValue)):
+            dtype = value.node.dtype
+            known.append(weak.get(dtype, dtype))
+        else:
+            known.append(value)
+    return np.result_type(*known)
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
@@ -402,7 +436,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.around: _round,
     np.transpose: views.transpose,
     np.permute_dims: views.transpose,
-    np.matrix_transpose: lambda x: views.swapaxes(x, -1, -2),
+    np.matrix_transpose: _matrix_transpose,
     np.swapaxes: views.swapaxes,
     np.moveaxis: views.moveaxis,
     np.expand_dims: views.expand_dims,
@@ -413,18 +447,20 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.ndim: _ndim,
     np.size: _size,
     np.copy: copy,
-    np.astype: lambda x, dtype, /, *, copy=True, device=None: astype(x, dtype, copy=copy),
+    np.astype: _astype,
     np.zeros_like: _like(0),
     np.ones_like: _like(1),
     np.empty_like: _like(0),
     np.full_like: _full_like,
     np.result_type: _result_type,
     np.iscomplexobj: _iscomplexobj,
-    np.isrealobj: lambda x: True,
-    np.real: lambda val: val,
+    np.isrealobj: _isrealobj,
+    np.real: _real,
 }
-_ANY_ARGUMENT = {np.where, np.clip, np.broadcast_to, np.broadcast_arrays, np.full_like, np.shape, np.ndim, np.size,
-                 np.result_type}  # fmt: skip
+_ANY_ARGUMENT = {
+    np.where, np.clip, np.broadcast_to, np.broadcast_arrays, np.full_like, np.shape, np.ndim,
+    np.size, np.result_type,
+}  # fmt: skip
 
 
 def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -446,7 +482,7 @@ def _traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
 
 def _reshape(x: Any, *shape: Any, order: str = "C", copy: Any = None) -> Any:
     del order, copy
-    given = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+    given = views.items(shape[0]) if len(shape) == 1 else shape
     if views.extents(x.session, tuple(0 if _is_minus_one(n) else n for n in given)) == x.node.shape:
         return views.expanded(x, ())
     raise failure(NotYet, "reshape is not supported yet", fix=_WRITE_INSTEAD["reshape"])
@@ -463,10 +499,18 @@ def _ravel(x: Any, order: str = "C") -> Any:
     raise failure(NotYet, "ravel and flatten are not supported yet", fix=_WRITE_INSTEAD["reshape"])
 
 
+def _flatten(x: Any, order: str = "C") -> Any:
+    return copy(_ravel(x, order))
+
+
+def _clip_method(x: Any, min: Any = None, max: Any = None, out: Any = None, **kwargs: Any) -> Any:
+    return _clip(x, min, max, out, **kwargs)
+
+
 METHODS: dict[str, Callable[..., Any]] = {
     "sum": _sum,
     "max": _max,
-    "clip": lambda x, min=None, max=None, out=None, **kw: _clip(x, min, max, out, **kw),
+    "clip": _clip_method,
     "round": _round,
     "astype": astype,
     "copy": copy,
@@ -475,16 +519,16 @@ METHODS: dict[str, Callable[..., Any]] = {
     "squeeze": views.squeeze,
     "reshape": _reshape,
     "ravel": _ravel,
-    "flatten": lambda x, order="C": copy(_ravel(x, order)),
+    "flatten": _flatten,
     "conj": _conjugate,
     "conjugate": _conjugate,
 }
 ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "T": views.transpose,
-    "mT": lambda x: views.swapaxes(x, -1, -2),
-    "real": lambda x: x,
+    "mT": _matrix_transpose,
+    "real": _real,
     "imag": _like(0),
-    "device": lambda x: "cpu",
+    "device": _device,
 }
 _NO_ATTRIBUTE = {
     "fill": "write x = np.full_like(x, value)",
@@ -504,7 +548,7 @@ def attribute(x: Any, name: str) -> Any:
     """
     method = METHODS.get(name)
     if method is not None:
-        return lambda *args, **kwargs: method(x, *args, **kwargs)
+        return partial(method, x)
     known = ATTRIBUTES.get(name)
     if known is not None:
         return known(x)

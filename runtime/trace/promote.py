@@ -1,4 +1,4 @@
-"""Elementwise calls: a row and what the user passed in, a node over operands cast as NumPy does out."""
+"""Elementwise calls: a row and what the user passed in, a node over NumPy's casts of it out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
+from typing import cast as as_type
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from opkiln.runtime.trace.session import (
     HostValue,
     Session,
     failure,
+    kind_name,
     require_dtype,
 )
 
@@ -108,13 +110,14 @@ def operand(session: Session, value: Any) -> Operand:
     """
     if isinstance(value, (ArrayValue, HostValue)):
         return value.node
-    kind: Any = type(value)
+    kind = as_type("Any", type(value))
     if kind is float or kind is int:
         return value  # type: ignore[no-any-return]
+    if isinstance(value, Node):
+        return value
     if isinstance(value, np.generic):
-        strong: Any = value
-        require_dtype(strong.dtype, "NumPy scalar")
-        return session.make(p.Constant(strong))
+        require_dtype(np.dtype(type(value)), "NumPy scalar")
+        return session.make(p.Constant(value))
     if isinstance(value, bool):
         return session.make(p.Constant(np.bool_(value)))
     if isinstance(value, np.ndarray):
@@ -133,7 +136,7 @@ def operand(session: Session, value: Any) -> Operand:
         return session.capture(np.asarray(value), owner=value)
     raise failure(
         TraceError,
-        f"cannot compute with a {kind.__name__}: expected an array or a number, got {value!r:.60}",
+        f"cannot compute with a {kind_name(value)}: expected an array or a number, got {text(value)}",
         fix="convert it before the call, or pass it as an argument",
     )
 
@@ -146,6 +149,11 @@ def elementwise_operand(session: Session, value: Any) -> Node:
     if known.dtype is int or known.dtype is float:
         return cast(session, known, FLOAT64 if known.dtype is float else INT64)
     return known
+
+
+def text(value: object) -> str:
+    """A short repr for messages."""
+    return repr(value)[:60]
 
 
 def is_weak(value: Operand) -> bool:
@@ -185,7 +193,7 @@ def signature(
 
     Raises:
         TraceError: NumPy has no loop for these operands.
-        UnsupportedDType: NumPy's answer is a dtype that opkiln lacks, such as float16 for np.sqrt(int8).
+        UnsupportedDType: NumPy's answer is a dtype that opkiln lacks: float16 for np.sqrt(int8).
     """
     types = tuple([o.dtype if isinstance(o, Node) else type(o) for o in operands])
     if all(
@@ -212,7 +220,7 @@ def signature(
             names = ", ".join(t.__name__ if isinstance(t, type) else t.name for t in types)
             raise failure(
                 UnsupportedDType,
-                f"np.{row.name} of {names} is {result.name} in NumPy, which opkiln does not compute in yet",
+                f"np.{row.name} of {names} is {result.name} in NumPy, which is not supported yet",
                 fix="convert the operand first, for example with x.astype(np.float32)",
             )
         require_dtype(result, f"np.{row.name}")

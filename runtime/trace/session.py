@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -72,6 +72,16 @@ def failure(
 ) -> OpkilnError:
     """An error that names the user's line."""
     return cls(f"{message} ({place_text(place or user_place())})", fix=fix)
+
+
+def kind_name(value: object) -> str:
+    """The name of a value's class, for messages."""
+    return type(value).__name__
+
+
+def as_tuple(value: object) -> tuple[Any, ...]:
+    """A tuple or list that a type checker knows nothing about."""
+    return tuple(cast("list[Any]", value))
 
 
 def require_dtype(dtype: np.dtype[Any], what: str) -> None:
@@ -150,7 +160,7 @@ class Session:
                 UnsupportedDType,
                 f"captured array: {array.dtype.str} data is byte-swapped or unaligned, and a copy "
                 f"would not see later changes",
-                fix="convert it outside with a.astype(a.dtype.newbyteorder('=')), or pass it as an argument",
+                fix="use a.astype(a.dtype.newbyteorder('=')), or make it an argument",
             )
         node = self.add_input(array)
         self.captures.append(array)
@@ -169,8 +179,8 @@ class Session:
             if isinstance(part.op, p.HostArg):
                 raise failure(
                     TraceError,
-                    "the value of a scalar argument is needed while tracing, but it differs from call to call",
-                    fix="use np.where, np.sqrt and the like on it, or name it in ok.compile(static=...)",
+                    "the value of a scalar argument is needed while tracing, but it is not fixed",
+                    fix="use np.where, np.sqrt and so on, or name it in ok.compile(static=...)",
                 )
             if isinstance(part.op, p.Dim):
                 source = part.src[0].op

@@ -1,4 +1,4 @@
-"""What a traced function sees: symbolic arrays and numbers that record NumPy's operations as graph nodes."""
+"""What a traced function sees: symbolic arrays and numbers that record what is done to them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MissingAttribute(TraceError, AttributeError):
 
 
 def wrap(session: Session, node: Node) -> Any:
-    """A node as the user sees it: an array, a symbolic number, or the number itself where it is known."""
+    """A node as the user sees it: an array, a symbolic number, or the number where it is known."""
     if not node.is_host:
         return Tracer(session, node)
     value = const_value(node)
@@ -80,7 +80,7 @@ def update_in_place(target: Any, name: str, compute: Callable[[], Any]) -> Any:
     """`target op= value`: rebinds an intermediate, so that its aliases see the new value.
 
     Raises:
-        TraceError: the target is an argument, a captured array or a view, or the dtype does not fit.
+        TraceError: the target is an argument, a capture or a view, or the dtype does not fit.
     """
     session = target.session
     rewrite = "write x = x + y in place of x += y (and so on), and return the new value"
@@ -125,8 +125,6 @@ class Operators:
     """Operators that arrays and symbolic numbers share, by row of the op table."""
 
     __slots__ = ()
-    session: Session
-    node: Node
 
     __add__, __radd__ = _array_op("add")
     __sub__, __rsub__ = _array_op("subtract")
@@ -160,7 +158,10 @@ class Operators:
 
     def __rpow__(self, base: Any) -> Any:
         session = session_of((self,))
-        return Tracer(session, power(session, operand(session, base), self.node, by_operator=True))
+        return Tracer(
+            session,
+            power(session, operand(session, base), operand(session, self), by_operator=True),
+        )
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
@@ -195,9 +196,9 @@ class Operators:
 
 
 class HostTracer(Operators, HostValue):
-    """A size or a weak scalar. Python arithmetic keeps it on the host; a NumPy function makes it an array.
+    """A size or a weak scalar. Python arithmetic keeps it so; a NumPy function makes an array.
 
-    Asking for the value of a size (int, index, range, ==, if) pins it: the trace holds for that size.
+    Asking for the value of a size (int, index, range, ==, if) pins it: the trace holds for it.
     """
 
     __slots__ = ()
@@ -264,7 +265,8 @@ class HostTracer(Operators, HostValue):
 
 _HOST_FN = {
     "add": ("add", "add"), "sub": ("subtract", "sub"), "mul": ("multiply", "mul"),
-    "truediv": ("divide", "truediv"), "floordiv": ("floor_divide", "floordiv"), "mod": ("remainder", "mod"),
+    "truediv": ("divide", "truediv"), "floordiv": ("floor_divide", "floordiv"),
+    "mod": ("remainder", "mod"),
 }  # fmt: skip
 
 
@@ -352,16 +354,17 @@ for _name, (_row, _fn) in _HOST_FN.items():
 HostTracer.__pow__ = _host_pow  # type: ignore[method-assign]
 HostTracer.__rpow__ = _host_rpow  # type: ignore[method-assign]
 for _name, _row in {
-    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
+    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
+    "eq": "equal", "ne": "not_equal",
 }.items():  # fmt: skip
     setattr(HostTracer, f"__{_name}__", _host_compare(f"__{_name}__", _row))
 
 
-_NO_VALUE = "the value of a traced array is needed here, but it is known only when the compiled function runs"
+_NO_VALUE = "the value of a traced array is known only when the compiled function runs"
 
 
 class Tracer(Operators, ArrayValue):
-    """A symbolic array: what a compiled function's array arguments and intermediates are while tracing."""
+    """A symbolic array: an argument or an intermediate of a function that is being traced."""
 
     __slots__ = ("__weakref__",)
 
@@ -385,11 +388,11 @@ class Tracer(Operators, ArrayValue):
     )
     __array__ = _advice(
         f"np.asarray, np.array or a function that needs a real array: {_NO_VALUE}",
-        "use operators and NumPy functions on the array itself; np.where, np.stack are such functions",
+        "use operators and NumPy functions such as np.where on the array itself",
     )
     __iter__ = __contains__ = _advice(
         "iteration over a traced array, whose length is known only when the compiled function runs",
-        "compute on the whole array: x.sum(axis), np.where(...); for i in range(x.shape[0]) pins the length",
+        "compute on the whole array, with x.sum(axis) or np.where(...)",
     )
     __setitem__ = _advice(
         "item assignment into a traced array",
@@ -406,7 +409,7 @@ class Tracer(Operators, ArrayValue):
     def __ipow__(self, exponent: Any) -> Any:
         return update_in_place(self, "power", lambda: Operators.__pow__(self, exponent))
 
-    def __imatmul__(self, other: Any) -> Any:
+    def __imatmul__(self, other: Any) -> Any:  # type: ignore[misc]
         return self.__matmul__(other)
 
     @property
@@ -462,7 +465,7 @@ class Tracer(Operators, ArrayValue):
     def __deepcopy__(self, memo: Any) -> Any:
         return Tracer(self.session, self.node)
 
-    def __reduce__(self) -> NoReturn:  # type: ignore[override]
+    def __reduce__(self) -> NoReturn:
         raise failure(
             TraceError, "pickling a traced array", fix="pickle the returned result instead"
         )

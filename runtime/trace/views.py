@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from opkiln.ops import primitives as p
 from opkiln.runtime.errors import AxisError, NotYet, ShapeError, TraceError
 from opkiln.runtime.graph import Node, const_value, host_const
 from opkiln.runtime.trace.promote import BROADCAST, elementwise_operand, session_of
-from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure
+from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, as_tuple, failure
 from opkiln.runtime.trace.tracer import HostTracer, Tracer, as_view
 
 Axes = int | Sequence[int] | None
@@ -27,7 +27,7 @@ def as_array(session: Session, value: Any) -> Any:
 
 def items(value: Any) -> tuple[Any, ...]:
     """A tuple or list as a tuple, anything else as a tuple of one."""
-    return tuple(cast("list[Any]", value)) if isinstance(value, (tuple, list)) else (value,)
+    return as_tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 def one_axis(axis: Any, rank: int) -> int:
@@ -134,7 +134,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
     if axis is None and len(known) != a.ndim:
         raise failure(
             NotYet,
-            "squeeze without axis is not supported yet: which axes it drops depends on run-time sizes",
+            "squeeze without axis: which axes it drops depends on run-time sizes",
         )
     if not axes:
         return as_view(a, _itself)
@@ -238,7 +238,7 @@ def broadcast_arrays(*arrays: Any, subok: bool = False) -> tuple[Any, ...]:
 
 def getitem(x: Any, key: Any) -> Any:
     """x[...]: None, Ellipsis and full slices."""
-    parts: tuple[Any, ...] = cast("tuple[Any, ...]", key) if isinstance(key, tuple) else (key,)
+    parts = items(key) if isinstance(key, tuple) else (key,)
     taken = 0
     for part in parts:
         if part is None or part is Ellipsis:
@@ -248,7 +248,7 @@ def getitem(x: Any, key: Any) -> Any:
                 NotYet,
                 f"indexing a traced array with {_key_text(part)} is not supported yet; "
                 f"None, ... and : are",
-                fix="index outside the compiled function, or choose elements with np.where(mask, x, 0)",
+                fix="index outside the function, or choose elements with np.where(mask, x, 0)",
             )
         taken += 1
     if sum(part is Ellipsis for part in parts) > 1:

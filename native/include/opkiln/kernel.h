@@ -5,10 +5,10 @@
 
 // Names are plain C: a kernel and its caller may come from different compilers.
 struct ok_args {
-  char *const *ptr;        // one per operand: first element of this tile
-  const int64_t *row;      // byte stride per operand along the row axis (0 = broadcast)
-  const int64_t *col;      // byte stride per operand along the column axis
-  const uint64_t *scalar;  // one 8-byte slot per scalar, value in the low bytes (bool: 0 or 1)
+  char* const* ptr;        // one per operand: first element of this tile
+  const int64_t* row;      // byte stride per operand along the row axis (0 = broadcast)
+  const int64_t* col;      // byte stride per operand along the column axis
+  const uint64_t* scalar;  // one 8-byte slot per scalar, value in the low bytes (bool: 0 or 1)
   int64_t cols;            // extent of the column axis
 };
 
@@ -20,4 +20,4 @@ enum ok_fault_bit : uint64_t {
 };
 
 // Processes rows [row_begin, row_end) of `cols` columns each. Reentrant, allocates nothing.
-extern "C" typedef uint64_t (*ok_kernel)(const ok_args *, int64_t row_begin, int64_t row_end);
+extern "C" typedef uint64_t (*ok_kernel)(const ok_args*, int64_t row_begin, int64_t row_end);

@@ -1,0 +1,267 @@
+// Leaves of a call: what each kind of argument becomes, and what is refused.
+#include "face/bind.h"
+
+#include "face/arrays.h"
+#include "face/compiled.h"
+#include "face/dlpack.h"
+#include "face/errors.h"
+
+namespace opkiln::face {
+
+const uint8_t kCodeOfType[NPY_NTYPES_LEGACY] = {
+    0, 1, 5, 2, 6, 3, 7, 4, 8, 4, 8, 9, 10,              // bool .. double (x86-64, aarch64: LP64)
+    kNoCode, kNoCode, kNoCode, kNoCode,                  // long double, complex
+    kNoCode, kNoCode, kNoCode, kNoCode, kNoCode, kNoCode, kNoCode};  // object .. half
+static_assert(sizeof(long) == 8, "the table above maps NPY_LONG to 64 bits");
+
+const int kTypeOfCode[16] = {NPY_BOOL,   NPY_INT8,  NPY_INT16,  NPY_INT32,  NPY_INT64, NPY_UINT8,
+                             NPY_UINT16, NPY_UINT32, NPY_UINT64, NPY_FLOAT, NPY_DOUBLE,
+                             NPY_NOTYPE, NPY_NOTYPE, NPY_NOTYPE, NPY_NOTYPE, NPY_NOTYPE};
+
+namespace {
+
+const char* param_name(Compiled* self, int param) {
+  const char* text = PyUnicode_AsUTF8(PyTuple_GET_ITEM(self->names, param));
+  return text ? text : "?";
+}
+
+Bound refuse(Compiled* self, CallArgs& call, Err kind, const char* fix, const char* what,
+             PyObject* detail) {
+  Ref name(function_name(self->frontend));
+  if (name) {
+    raise(kind, fix, "%U(): argument '%s': %s%S", name.get(), param_name(self, call.param), what,
+          detail);
+  }
+  return Bound::error;
+}
+
+Bound refuse_type(Compiled* self, CallArgs& call, const char* fix, const char* what, PyObject* o) {
+  Ref type(PyUnicode_FromString(Py_TYPE(o)->tp_name));
+  if (!type) return Bound::error;
+  return refuse(self, call, Err::argument, fix, what, type.get());
+}
+
+Bound refuse_dtype(Compiled* self, CallArgs& call, PyArray_Descr* descr) {
+  const int type = descr->type_num;
+  const bool numeric = PyTypeNum_ISNUMBER(type) || type == NPY_HALF;
+  const char* fix =
+      numeric ? "convert it first, for example x.astype(np.float32)"
+              : "pass an array of bool, int8..int64, uint8..uint64, float32 or float64";
+  return refuse(self, call, Err::dtype, fix, "expected a numeric array, got dtype ",
+                reinterpret_cast<PyObject*>(descr));
+}
+
+}  // namespace
+
+Bound add_static(Compiled* self, CallArgs& call, PyObject* o, char tag) {
+  Ref value(canonical_static(o));
+  if (!value) return Bound::error;
+  const int64_t id = self->inside->interns.id_of(value.get());
+  if (id < 0) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) return Bound::error;
+    PyErr_Clear();
+    return refuse_type(self, call, "use a hashable value, such as a tuple instead of a list",
+                       "a static argument must be hashable, got ", o);
+  }
+  call.key.push(tagged(tag, static_cast<uint64_t>(id)));
+  if (tag != 's') return Bound::ok;
+  call.leaf.push(value.get());
+  call.kind.push('s');
+  call.keep(value.release());
+  return Bound::ok;
+}
+
+namespace {
+
+// An exact ndarray that kernels cannot read in place: a counted copy, or a refusal.
+Bound add_awkward_array(Compiled* self, CallArgs& call, PyArrayObject* a) {
+  PyArray_Descr* descr = PyArray_DESCR(a);
+  const uint8_t code = code_of(descr);
+  if (code == kNoCode) return refuse_dtype(self, call, descr);
+  if (PyArray_NDIM(a) > kMaxRank) {
+    Ref rank(PyLong_FromLong(PyArray_NDIM(a)));
+    if (!rank) return Bound::error;
+    return refuse(self, call, Err::shape, "reshape it to at most 16 axes",
+                  "expected rank <= 16, got rank ", rank.get());
+  }
+  PyObject* copy = as_object(usable_copy(a));
+  if (!copy) return Bound::error;
+  call.keep(copy);
+  call.copies++;
+  call.add_array(copy, as_array(copy));
+  return Bound::ok;
+}
+
+Bound add_int(Compiled* self, CallArgs& call, PyObject* o) {
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(o, &overflow);
+  if (OPKILN_LIKELY(overflow == 0)) {
+    if (value == -1 && PyErr_Occurred()) return Bound::error;
+    call.add_weak(o, 'i', static_cast<uint64_t>(value));
+    return Bound::ok;
+  }
+  if (overflow > 0) {
+    const unsigned long long big = PyLong_AsUnsignedLongLong(o);
+    if (!PyErr_Occurred()) {
+      call.add_weak(o, 'u', big);
+      return Bound::ok;
+    }
+    PyErr_Clear();
+  }
+  return add_static(self, call, o);
+}
+
+Bound add_float(CallArgs& call, PyObject* o) {
+  const double value = PyFloat_AsDouble(o);
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  call.add_weak(o, 'f', bits);
+  return Bound::ok;
+}
+
+Bound add_numpy_scalar(Compiled* self, CallArgs& call, PyObject* o) {
+  if (PyUnicode_Check(o) || PyBytes_Check(o)) return add_static(self, call, o);
+  PyArray_Descr* descr = PyArray_DescrFromScalar(o);
+  if (!descr) return Bound::error;
+  if (code_of(descr) == kNoCode) {
+    const Bound refused = refuse_dtype(self, call, descr);
+    Py_DECREF(descr);
+    return refused;
+  }
+  PyObject* array = PyArray_FromScalar(o, descr);  // takes the descr
+  if (!array) return Bound::error;
+  call.keep(array);
+  call.add_array(array, as_array(array));
+  return Bound::ok;
+}
+
+Bound add_sequence(Compiled* self, CallArgs& call, PyObject* o, char tag) {
+  if (Py_EnterRecursiveCall(" in the arguments of a compiled function")) return Bound::error;
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
+  call.key.push(tagged(tag, static_cast<uint64_t>(n)));
+  Bound status = Bound::ok;
+  for (Py_ssize_t i = 0; i < n && status == Bound::ok; i++) {
+    if (PySequence_Fast_GET_SIZE(o) != n) {
+      PyErr_SetString(PyExc_RuntimeError, "list changed size during the call");
+      status = Bound::error;
+      break;
+    }
+    PyObject* item = Py_NewRef(PySequence_Fast_GET_ITEM(o, i));
+    call.keep(item);
+    status = add_leaf(self, call, item);
+  }
+  Py_LeaveRecursiveCall();
+  return status;
+}
+
+Bound add_dict(Compiled* self, CallArgs& call, PyObject* o) {
+  if (Py_EnterRecursiveCall(" in the arguments of a compiled function")) return Bound::error;
+    Ref items(PyDict_Items(o));  // a snapshot: hashing keys may run the user's code
+  const Py_ssize_t n = items ? PyList_GET_SIZE(items.get()) : 0;
+  Bound status = items ? Bound::ok : Bound::error;
+  if (items) call.key.push(tagged('D', static_cast<uint64_t>(n)));
+  for (Py_ssize_t i = 0; i < n && status == Bound::ok; i++) {
+    PyObject* pair = PyList_GET_ITEM(items.get(), i);
+    status = add_static(self, call, PyTuple_GET_ITEM(pair, 0), 'k');
+    if (status != Bound::ok) break;
+    PyObject* value = Py_NewRef(PyTuple_GET_ITEM(pair, 1));
+    call.keep(value);
+    status = add_leaf(self, call, value);
+  }
+  Py_LeaveRecursiveCall();
+  return status;
+}
+
+bool type_has(PyObject* o, const char* name) {
+  PyObject* found = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(o)), name);
+  if (!found) PyErr_Clear();
+  Py_XDECREF(found);
+  return found != nullptr;
+}
+
+// 1 an Enum member, 0 not, -1 error.
+int is_enum(PyObject* o) {
+  static PyObject* enum_class = nullptr;
+  if (Py_TYPE(Py_TYPE(o)) == &PyType_Type) return 0;  // Enum classes have a metaclass
+  if (!enum_class) {
+    Ref module(PyImport_ImportModule("enum"));
+    if (!module) return -1;
+    PyObject* cls = PyObject_GetAttrString(module.get(), "Enum");
+    if (!cls) return -1;
+    if (enum_class) {
+      Py_DECREF(cls);
+    } else {
+      enum_class = cls;
+    }
+  }
+  return PyObject_IsInstance(o, enum_class);
+}
+
+Bound add_foreign(Compiled* self, CallArgs& call, PyObject* o) {
+  PyObject* array = array_from_dlpack(o, false);
+  if (!array) {
+    if (PyErr_Occurred()) return Bound::error;
+    return refuse_type(self, call, "pass np.asarray(x)", "cannot use an object of type ", o);
+  }
+  call.keep(array);
+  if (!call.foreign && !(call.foreign = library_of(o))) return Bound::error;
+  if (!usable_as_is(as_array(array))) return add_awkward_array(self, call, as_array(array));
+  call.add_array(array, as_array(array));
+  return Bound::ok;
+}
+
+// Everything that is not one of the common exact types.
+Bound add_unusual(Compiled* self, CallArgs& call, PyObject* o) {
+  if (PyArray_IsScalar(o, Generic)) return add_numpy_scalar(self, call, o);
+  if (PyArray_Check(o)) {
+    return refuse_type(self, call, "pass np.asarray(x) (a masked array: x.filled())",
+                       "expected a plain ndarray, got the subclass ", o);
+  }
+  if (type_has(o, "__opkiln_tracer__")) return Bound::traced;
+  const int enumerated = is_enum(o);
+  if (enumerated < 0) return Bound::error;
+  if (enumerated || PyUnicode_Check(o) || PyBytes_Check(o) || PyType_Check(o) || PySlice_Check(o) ||
+      PyArray_DescrCheck(o) || o == Py_Ellipsis) {
+    return add_static(self, call, o);
+  }
+  if (PyLong_Check(o)) return add_int(self, call, o);
+  if (PyFloat_Check(o)) return add_float(call, o);
+  if (PyComplex_Check(o)) {
+    return refuse(self, call, Err::not_yet, "pass the real and imaginary parts as two arguments",
+                  "complex numbers are not supported yet, got ", o);
+  }
+  if (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o)) {
+    return refuse_type(self, call, "pass a plain tuple, list or dict, for example tuple(x)",
+                       "expected a plain container, got the subclass ", o);
+  }
+  if (type_has(o, "to_numpy")) {
+    return refuse_type(self, call, "pass x.to_numpy()", "expected an array, got ", o);
+  }
+  if (type_has(o, "__dlpack__")) return add_foreign(self, call, o);
+  return refuse_type(self, call,
+                     "pass an array or a number, or name the parameter in compile(static=...)",
+                     "cannot use an object of type ", o);
+}
+
+}  // namespace
+
+Bound add_leaf(Compiled* self, CallArgs& call, PyObject* o) {
+  const PyTypeObject* type = Py_TYPE(o);
+  if (OPKILN_LIKELY(type == &PyArray_Type)) {
+    PyArrayObject* a = as_array(o);
+    if (OPKILN_UNLIKELY(!usable_as_is(a))) return add_awkward_array(self, call, a);
+    call.add_array(o, a);
+    return Bound::ok;
+  }
+  if (type == &PyFloat_Type) return add_float(call, o);
+  if (type == &PyLong_Type) return add_int(self, call, o);
+  if (o == Py_None || type == &PyBool_Type || type == &PyUnicode_Type || type == &PyBytes_Type) {
+    return add_static(self, call, o);
+  }
+  if (type == &PyTuple_Type) return add_sequence(self, call, o, 'T');
+  if (type == &PyList_Type) return add_sequence(self, call, o, 'L');
+  if (type == &PyDict_Type) return add_dict(self, call, o);
+  return add_unusual(self, call, o);
+}
+
+}  // namespace opkiln::face

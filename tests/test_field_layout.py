@@ -1,0 +1,209 @@
+"""FIELD-CASES, category layout, and those about sizes and values as arguments, by id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opkiln as ok
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return ok.compile(fn)(*args, **kwargs)
+
+
+def same(got: Any, want: Any) -> None:
+    np.testing.assert_array_equal(got, want)
+    assert (np.asarray(got).dtype, np.shape(got)) == (np.asarray(want).dtype, np.shape(want))
+
+
+def add(a: Any, b: Any) -> Any:
+    """What most of these cases compile."""
+    return a + b
+
+
+def test_F040_a_fused_reduction_obeys_real_strides() -> None:
+    rng = np.random.default_rng(0)
+    big = rng.standard_normal((16, 24)).astype("float32")
+    b = rng.standard_normal((8, 8)).astype("float32")
+    for a in (rng.standard_normal((8, 8)).astype("float32").T, big[::2, 1::3]):
+        for axis in (0, 1, None):
+            same(run(lambda a, b: (a + b).max(axis=axis), a, b), (a + b).max(axis=axis))  # noqa: B023
+
+
+@pytest.mark.parametrize("length", [1, 31, 3185])
+def test_F041_every_row_is_right_not_only_the_first(length: int) -> None:
+    x = np.random.default_rng(0).standard_normal((3, length)).astype("float32")
+
+    def f(x: Array) -> Array:
+        return (x - x.sum(axis=1, keepdims=True) / x.shape[1]).sum(axis=1)
+
+    np.testing.assert_allclose(run(f, x), f(x.astype("float64")), atol=length * 1e-6)
+    np.testing.assert_allclose(run(lambda x: x.sum(axis=1), x), x.astype("float64").sum(axis=1), rtol=1e-4, atol=1e-4)
+
+
+def test_F042_no_write_through_a_zero_stride() -> None:
+    read_only = np.broadcast_to(np.zeros(1, "float32"), (3,))
+    writable = np.lib.stride_tricks.as_strided(np.zeros(1, "float32"), (3,), (0,))
+    for out in (read_only, writable):
+        with pytest.raises(ValueError, match="out"):
+            run(add, np.ones(3, "float32"), np.ones(3, "float32"), out=out)
+    assert writable[0] == 0
+
+
+@pytest.mark.parametrize("n", [6, 1003])
+def test_F043_overlapping_out_reads_old_values(n: int) -> None:
+    f = ok.compile(add)
+    a = np.arange(float(n))
+    want = a[1:] + a[:-1]
+    f(a[1:], a[:-1], out=a[1:])
+    same(a[1:], want)
+    a = np.arange(float(n))
+    f(a[::-1], a, out=a)
+    same(a, np.full(n, n - 1.0))
+    assert f.info().copies == 2
+    a = np.arange(float(n))
+    f(a, a, out=a)  # the same elements: written in place, without a copy
+    same(a, 2 * np.arange(float(n)))
+    assert f.info().copies == 2
+
+
+def test_F044_aliasing_is_looked_at_on_each_call() -> None:
+    f = ok.compile(lambda x, y: (x * 2, x + y))
+    x, y = np.ones(4), np.ones(4)
+    out = np.empty(4), np.empty(4)
+    f(x, y, out=out)
+    same(out[1], np.full(4, 2.0))
+    base = np.arange(8.0)
+    x, y = base[:4], base[2:6]
+    want = x * 2, x + y
+    first, second = base[1:5], np.empty(4)  # overlaps both inputs, with the shapes of the first call
+    f(x, y, out=(first, second))
+    same(first, want[0])
+    same(second, want[1])
+
+
+def test_F045_results_are_never_the_argument() -> None:
+    x = np.arange(4.0)
+    for f in (lambda x: x, lambda x: x.astype(np.float64), np.positive, lambda x: x.T):
+        y = run(f, x)
+        same(y, x)
+        assert not np.shares_memory(x, y)
+
+
+@pytest.mark.parametrize("view", [np.s_[:, ::-1], np.s_[::-1, ::-2], np.s_[::2]])
+def test_F047_negative_and_general_strides(view: Any) -> None:
+    x = np.arange(12, dtype="float32").reshape(3, 4)[view]
+    same(run(add, x, x), x + x)
+    same(run(lambda x: x.sum(axis=0), x), x.sum(axis=0))
+    out = np.zeros((6, 8), "float32")[::2, ::2][: x.shape[0], : x.shape[1]][:, ::-1]
+    run(add, x, x, out=out)
+    same(out, x + x)
+
+
+def test_F052_zero_size_arrays() -> None:
+    for shape in ((0, 3), (3, 0), (0,)):
+        x = np.zeros(shape, "float32")
+        same(run(add, x, x), x + x)
+        for axis in [None, *range(x.ndim)]:
+            same(run(lambda x: x.sum(axis=axis), x), x.sum(axis=axis))  # noqa: B023
+    same(run(lambda x: x.max(axis=1), np.zeros((0, 3), "float32")), np.zeros(0, "float32"))
+    for axis in (None, 0):
+        with pytest.raises(ValueError, match="max"):
+            run(lambda x: x.max(axis=axis), np.zeros((0, 3), "float32"))  # noqa: B023
+    out = np.empty((0, 3), "float32")
+    assert run(add, np.zeros((0, 3), "float32"), np.zeros((0, 3), "float32"), out=out) is out
+
+
+def test_F053_zero_dimensional_arrays() -> None:
+    x = np.array(2.5)
+    for axis in (None, 0, -1):
+        got, want = run(lambda x: x.sum(axis=axis), x), x.sum(axis=axis)  # noqa: B023
+        same(got, want)
+        assert type(got) is type(want)
+    same(run(add, x, np.arange(3.0)), x + np.arange(3.0))
+    assert type(run(add, x, x)) is np.float64
+    out = np.array(0.0)
+    assert run(add, x, x, out=out) is out
+    assert out[()] == 5.0
+
+
+def test_F054_outputs_of_different_shapes_keep_them() -> None:
+    a, b = np.ones((2, 2, 2)), np.ones((2, 2))
+    two, three = run(lambda a, b: (2 * a, 3 * b), a, b)
+    assert (two.shape, three.shape) == ((2, 2, 2), (2, 2))
+
+
+def test_F055_one_against_zero() -> None:
+    for left, right in (((0,), (1,)), ((3, 0), (3, 1)), ((1, 0), (0, 1))):
+        a, b = np.zeros(left), np.ones(right)
+        same(run(add, a, b), a + b)
+    with pytest.raises(ValueError, match="broadcast"):
+        run(add, np.zeros(0), np.zeros(2))
+
+
+def test_F056_one_program_serves_equal_lengths_and_ones() -> None:
+    f = ok.compile(add)
+    for left, right in (((4,), (4,)), ((4,), (1,)), ((1,), (4,)), ((1,), (1,))):
+        a, b = np.arange(left[0], dtype="f4"), np.arange(10, 10 + right[0]).astype("f4")
+        same(f(a, b), a + b)
+    a, b = np.arange(12.0).reshape(3, 4), np.arange(4.0).reshape(1, 4)
+    same(f(a, b), a + b)
+    assert f.info().traces == 2  # one per rank
+
+
+def test_F058_more_than_two_to_the_31_elements() -> None:
+    x = np.broadcast_to(np.ones(1, "int8"), (2**31 + 1,))
+    same(run(lambda x: x.sum(), x), np.int64(2147483649))
+
+
+def test_F060_reductions_of_different_slices_stay_apart() -> None:
+    t = np.arange(4.0)
+    same(run(lambda a, b: a.max() - b.sum(), t[1:4], t[1:3]), t[1:4].max() - t[1:3].sum())
+
+
+def test_F077_scalars_are_arguments() -> None:
+    f = ok.compile(lambda x, alpha: x * alpha)
+    x = np.array([2.0, -3.0])
+    for alpha in (2.0, 3.0, 3, True, float("nan"), float("nan"), 0.0, -0.0, 1, 1.0):
+        with np.errstate(all="ignore"):
+            want = x * alpha
+        got = f(x, alpha)
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+    assert f.info().traces == 3  # a float, an int, True
+    g = ok.compile(lambda x, n: x**n, static="n")
+    for n in (2, 2.0, 3, True, 2):
+        same(g(x, n), x**n)
+    assert g.info().traces == 4
+
+
+def test_F137_sizes_are_arguments() -> None:
+    f = ok.compile(lambda x, y: np.tanh(x) * y + x)
+    for n in range(1, 201):
+        x = np.linspace(-1, 1, n).astype("f4")
+        np.testing.assert_allclose(f(x, x), np.tanh(x) * x + x, rtol=1e-6)
+    info = f.info()
+    assert (info.traces, info.builds + info.disk_hits) == (1, 1)
+    for b in range(8):
+        for s in range(8):
+            z = np.ones((b, s), "f4")
+            np.testing.assert_allclose(f(z, z), np.tanh(z) * z + z, rtol=1e-6)
+    info = f.info()
+    # Another rank: a trace, and the kernel that is there already.
+    assert (info.traces, info.builds + info.disk_hits, info.builds <= 1) == (2, 2, True)
+
+
+def test_F134_static_arguments_are_compared_by_value() -> None:
+    f = ok.compile(lambda x, axis: x.sum(axis=axis), static="axis")
+    x = np.ones((2, 3))
+    for axis in ((0, 1), (np.int64(0), np.int32(1)), (0, 1)):
+        same(f(x, axis), x.sum())
+    assert f.info().traces == 1
+    with pytest.raises(TypeError, match="axis"):
+        f(x, [0, 1])

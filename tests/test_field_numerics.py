@@ -1,0 +1,261 @@
+"""FIELD-CASES, category numerics: faults that users of such systems met, by id, with the right values."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opkiln as ok
+
+Array = np.ndarray[Any, np.dtype[Any]]
+INTS = ("int8", "int16", "int32", "int64")
+
+
+def run(fn: Callable[..., Any], *args: Any) -> Any:
+    return ok.compile(fn)(*args)
+
+
+def same(got: Any, want: Any) -> None:
+    np.testing.assert_array_equal(got, want)
+    assert np.asarray(got).dtype == np.asarray(want).dtype
+
+
+@pytest.mark.parametrize("dtype", INTS)
+@pytest.mark.parametrize("repeat", [1, 17])
+def test_F001_floor_division_rounds_down(dtype: str, repeat: int) -> None:
+    a = np.tile(np.array([-7, 7, -7, 7], dtype), repeat)
+    b = np.tile(np.array([3, -3, -3, 3], dtype), repeat)
+    quotient, remainder = run(lambda a, b: (a // b, a % b), a, b)
+    same(quotient, np.tile(np.array([-3, -3, 2, 2], dtype), repeat))
+    same(remainder, np.tile(np.array([2, -2, -1, 1], dtype), repeat))
+    same(run(lambda a: a // 3, a), a // 3)
+    same(run(lambda a: a % -3, a), a % -3)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+def test_F002_division_by_zero_is_a_value_and_a_count(dtype: str) -> None:
+    f = ok.compile(lambda a, b: (a // b, a % b))
+    for n in (1, 1000):
+        a, b = np.full(n, 5, dtype), np.ones(n, dtype)
+        b[-1] = 0
+        with np.errstate(all="ignore"):
+            want = a // b, a % b
+        for got, expected in zip(f(a, b), want, strict=True):
+            same(got, expected)
+    assert f.info().integer_faults == 2
+    low = np.iinfo("int32").min
+    same(run(lambda a, b: a // b, np.array([low], "i4"), np.array([-1], "i4")), np.array([low], "i4"))
+
+
+def test_F004_division_by_a_constant_at_the_ends_of_the_range() -> None:
+    low, high = np.iinfo("int32").min, np.iinfo("int32").max
+    n = np.array([24, 0, -1, low, low + 9, high], "int32")
+    with np.errstate(all="ignore"):
+        same(run(lambda n: (n + 9) // 10, n), (n + np.int32(9)) // np.int32(10))
+        same(run(lambda n: -(-n // 10), n), -(-n // np.int32(10)))
+
+
+@pytest.mark.parametrize("shape", [(), (33,)])
+def test_F005_narrow_sums_wrap_before_they_widen(shape: tuple[int, ...]) -> None:
+    x = np.full(shape, 128, "uint8")
+    same(run(lambda x: (x + x).astype(np.int16), x), np.zeros(shape, "int16"))
+
+
+def test_F006_negation_of_unsigned_then_compare() -> None:
+    def f(x: Array) -> tuple[Array, Array]:
+        v = -x
+        return v, v < 4
+
+    v, less = run(f, np.array([6], "uint8"))
+    assert (int(v[0]), bool(less[0])) == (250, False)
+
+
+def test_F008_signed_overflow_wraps_at_every_op() -> None:
+    same(run(lambda x: (x + x).astype(np.int64), np.array([2**31 - 1], "int32")), np.array([-2]))
+    a, b, c = (np.array([v], "int8") for v in (6, 5, 4))
+    same(run(lambda a, b, c: (a * b) * c, a, b, c), np.array([120], "int8"))
+    same(run(lambda a, b, c: a * (b * c), a, b, c), np.array([120], "int8"))
+    low = np.array([np.iinfo("int16").min], "int16")
+    same(run(lambda x: (np.abs(x).astype(np.int32), (-x).astype(np.int32))[0], low), np.abs(low).astype("int32"))
+    same(run(lambda x: x.sum(dtype=np.int32), np.full(3, 2**31 - 1, "int32")), np.int32(2147483645))
+
+
+def test_F009_unsigned_subtraction_wraps_with_and_without_fusion() -> None:
+    zero, two = np.array([0], "uint32"), np.array([2], "uint32")
+    for opt_level in (0, 2):
+        f = ok.compile(lambda a, b: (a - b, (a - b) >> 1), opt_level=opt_level)
+        difference, half = f(zero, two)
+        assert (int(difference[0]), int(half[0])) == (4294967294, 2147483647)
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 33])
+def test_F011_float_to_unsigned_casts_agree_between_body_and_rest(n: int) -> None:
+    x = np.resize(np.array([-1.0, -0.3, -2.2, 300.0], "float32"), n)
+    same(run(lambda x: x.astype(np.uint8), x), np.resize(np.array([255, 0, 254, 44], "uint8"), n))
+    wild = np.array([np.nan, np.inf, 3e9], "float32")
+    got = run(lambda x: x.astype(np.int32), wild)
+    assert (got == np.iinfo("int32").min).all()
+
+
+def test_F013_integer_powers() -> None:
+    same(run(lambda x: x**-1.0, np.array([2, 4], "int32")), np.array([0.5, 0.25]))
+    for exponent in (-2, np.array([-2, 1])):
+        with pytest.raises(ValueError, match="negative integer power"):
+            run(lambda x, e: x**e, np.array([2, 3]), exponent)
+    with pytest.raises(ValueError, match="negative"):
+        run(lambda x: x**-2, np.array([2, 3]))
+
+
+def test_F014_accumulators_widen_and_elements_do_not() -> None:
+    x = np.array([200, 200, 200], "uint8")
+    same(run(lambda x: x.sum(), x), np.uint64(600))
+    same(run(lambda x: (x * x).sum(), x), np.uint64(192))
+    same(run(lambda x: (x.astype(np.int64) ** 2).sum(), x), np.int64(120000))
+
+
+def test_F015_scalars_stay_weak_inside_as_outside() -> None:
+    x = np.ones(3, "float32")
+    for h in (0.5, np.float32(0.5), np.float64(0.5), np.array(0.5, "float32")):
+        same(run(lambda x, h: x * (2.0 * h), x, h), x * (2.0 * h))
+        same(run(lambda x: x * (2.0 * h), x), x * (2.0 * h))  # noqa: B023
+    with pytest.raises(OverflowError, match="300"):
+        run(lambda x: x + 300, np.ones(3, "uint8"))
+    with pytest.raises(OverflowError, match="300"):
+        run(lambda x, h: x + h, np.ones(3, "uint8"), 300)
+    assert run(lambda x, h: x < h, np.ones(3, "uint8"), 300).all()
+    same(run(lambda x, h: np.clip(x, 0, h), np.full(2, 255, "uint8"), 300), np.full(2, 255, "uint8"))
+
+
+@pytest.mark.parametrize("n", [3, 35])
+def test_F016_nan_wins_in_any_order(n: int) -> None:
+    nan = math.nan
+    a = np.resize(np.array([1, nan, 3], "float32"), n)
+    b = np.full(n, 2, "float32")
+    same(run(np.maximum, a, b), np.maximum(a, b))
+    same(run(np.maximum, b, a), np.maximum(b, a))
+    same(run(lambda a: np.maximum(a, 2), a), np.maximum(a, 2))
+    assert np.isnan(run(lambda a: a.max(), a))
+    same(run(lambda a: np.clip(a, 0, 2), a), np.clip(a, 0, 2))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 5), (33,), (7, 130)])
+def test_F017_idle_lanes_never_enter_a_maximum(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    for x in (rng.integers(5, 250, shape).astype("uint8"), rng.integers(-9, -1, shape).astype("int8")):
+        for axis in [None, *range(len(shape))]:
+            same(run(lambda x: x.max(axis=axis), x), x.max(axis=axis))  # noqa: B023
+
+
+def test_F019_returning_an_intermediate_changes_nothing() -> None:
+    a, b = np.random.default_rng(0).standard_normal((2, 64)).astype("float32")
+
+    def one(a: Array, b: Array) -> Array:
+        t = a * b
+        return t - t
+
+    def two(a: Array, b: Array) -> tuple[Array, Array]:
+        t = a * b
+        return t, t - t
+
+    assert not run(one, a, b).any()
+    t, d = run(two, a, b)
+    assert not d.any()
+    same(t, a * b)
+
+
+@pytest.mark.parametrize("n", [1, 33])
+def test_F020_no_contraction(n: int) -> None:
+    a = np.full(n, 1 + 2.0**-12, "float32")
+    c = np.full(n, -(1 + 2.0**-11), "float32")
+    assert not run(lambda a, c: a * a + c, a, c).any()
+
+
+def test_F024_zero_is_not_removed() -> None:
+    for dtype in ("float32", "float64"):
+        x = np.array([-0.5], dtype)
+        assert run(lambda x: 1 / (np.ceil(x) + 0.0), x)[0] == np.inf
+        assert np.signbit(run(lambda x: -x, np.array([0.0], dtype)))[0]
+
+
+def test_F027_float_sums_are_as_good_as_numpys() -> None:
+    x = np.ones(10**6, "uint8") / np.float32(255)
+    exact = float(x.astype("float64").sum())
+    assert abs(float(run(lambda x: x.sum(), x)) / exact - 1) < 1e-6
+    for square in (x.reshape(1000, 1000), np.asfortranarray(x.reshape(1000, 1000))):
+        for axis in (0, 1, None):
+            got = run(lambda x: x.sum(axis=axis), square).astype("float64").sum()  # noqa: B023
+            assert abs(got / exact - 1) < 1e-6
+
+
+def test_F029_denormals_survive_loading_and_running() -> None:
+    code = """
+import threading, numpy as np, opkiln as ok
+f = ok.compile(lambda x: x * np.float32(1))
+tiny = np.array([1e-40], "float32")
+assert f(tiny)[0] != 0
+seen = []
+thread = threading.Thread(target=lambda: seen.append((tiny * np.float32(1))[0]))
+thread.start(); thread.join()
+assert (tiny * np.float32(1))[0] != 0 and seen[0] != 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_F030_float_remainder() -> None:
+    def f(a: Array, b: Array) -> tuple[Array, Array]:
+        return a % b, a // b
+
+    a = np.array([-1e-20, 5, -5, 1.0, 7.5, -7.5, np.inf, 3, 0.0, -0.0])
+    b = np.array([3, np.inf, np.inf, 0.1, -2.0, 2.0, 2, 0, 5, 5])
+    with np.errstate(all="ignore"):
+        want = f(a, b)
+    got = run(f, a, b)
+    same(got[0], want[0])
+    same(got[1], want[1])
+    same(run(lambda a, b: a % b, np.array([1e30], "float32"), np.array([3], "float32")),
+         np.array([1e30], "float32") % np.float32(3))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["exp", "log", "sin", "cos", "tanh", "erf"])
+def test_F031_one_value_one_result_whatever_the_length(name: str, dtype: str) -> None:
+    function = getattr(np, name, None) or getattr(ok.ops, name)
+    f = ok.compile(lambda x: function(x))
+    whole = f(np.full(67, 0.7, dtype))
+    for n in range(1, 68):
+        assert (f(np.full(n, 0.7, dtype)) == whole[0]).all()
+    assert abs(float(whole[0]) - getattr(math, name)(float(np.array(0.7, dtype)))) <= 4 * np.spacing(abs(whole[0]))
+
+
+def test_F032_booleans_are_booleans() -> None:
+    b = np.array([True, True, False])
+    same(run(lambda b: b + b, b), np.array([True, True, False]))
+    same(run(lambda b: b * b, b), np.array([True, True, False]))
+    same(run(lambda b: b.sum(), b), np.int64(2))
+    same(run(lambda b: ~b, b), ~b)
+    same(run(lambda b: (b + b).astype(np.int32), b), np.array([1, 1, 0], "int32"))
+    for refused in (lambda b: b - b, lambda b: -b):
+        with pytest.raises(TypeError):
+            run(refused, b)
+
+
+def test_F033_logical_is_not_bitwise() -> None:
+    a, b = np.array([2, 0, 4], "int32"), np.array([1, 1, 4], "int32")
+    for name in ("logical_and", "logical_or", "logical_xor"):
+        same(run(getattr(np, name), a, b), getattr(np, name)(a, b))
+    x = np.array([0.5, np.nan, -0.0])
+    same(run(np.logical_not, x), np.logical_not(x))
+
+
+def test_F034_64_bit_integers_never_pass_through_double() -> None:
+    same(run(lambda x: x + (2**64 - 11), np.array([5], "uint64")), np.array([18446744073709551610], "uint64"))
+    same(run(lambda x, h: x + h, np.array([5], "uint64"), 2**64 - 11), np.array([18446744073709551610], "uint64"))
+    same(run(lambda x: x.max(), np.array([2**53, 2**53 + 1])), np.int64(2**53 + 1))
+    same(run(lambda x: x.sum(), np.array([2**53 + 1])), np.int64(2**53 + 1))
+    assert run(lambda a, b: a > b, np.array([2**63], "uint64"), np.array([-1]))[0]

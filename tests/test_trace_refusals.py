@@ -1,0 +1,287 @@
+"""What cannot be traced fails at once, with the user's line and what to write instead."""
+
+# ruff: noqa: PLW0108  a lambda gives the traced function a line
+
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.tracing import INT, A, check, refused, run, same, traced
+
+from opkiln.runtime.errors import AxisError, NotYet, ShapeError, TraceError, UnsupportedDType
+from opkiln.runtime.reference import interpret
+from opkiln.runtime.trace import check_traceable
+
+
+def test_values_are_not_known() -> None:
+    with refused(TraceError, "np.where"):
+        run(lambda x: x if x.sum() > 0 else -x, A)
+    with refused(TraceError, "outside"):
+        run(lambda x: x * float(x.sum()), A)
+    with refused(TraceError):
+        run(lambda x: x * int(x.sum()), A)
+    with refused(TraceError, "np.asarray"):
+        run(lambda x: np.asarray(x), A)
+    with refused(TraceError):
+        run(lambda x: np.linalg.norm(x), A)
+    with refused(TraceError, "iteration"):
+        run(lambda x: list(x), A)
+    with refused(TraceError, "three arguments"):
+        run(lambda x: np.nonzero(x), A)
+    with refused(TraceError, "np.where(condition, a, b)"):
+        run(lambda x: np.where(x > 0), A)
+    with refused(TraceError, "static"):
+        run(lambda x, h: x if h else -x, A, 2)
+    with refused(TraceError, "static"):
+        run(lambda x, h: x * range(h)[0], A, 2)
+    with refused(TraceError):
+        run(lambda x: x in [1], A)
+    with refused(TraceError):
+        run(lambda x: x.item(), A)
+
+
+def test_indexing_and_assignment() -> None:
+    with refused(NotImplementedError, "np.where"):
+        run(lambda x: x[0], A)
+    with refused(NotYet):
+        run(lambda x: x[x > 0], A)
+    with refused(NotYet):
+        run(lambda x: x[::-1], A)
+    with refused(IndexError, "too many indices"):
+        run(lambda x: x[:, :, :], A)
+
+    def assign(x: Any) -> Any:
+        t = x + 1
+        t[0] = 1
+        return t
+
+    with pytest.raises(
+        TraceError,
+        match=rf"test_trace_refusals.py:{assign.__code__.co_firstlineno + 2}\)\n.*np.where",
+    ):
+        run(assign, A)
+
+
+def test_in_place() -> None:
+    """F044, F045: arguments and views refuse; intermediates keep NumPy's aliasing."""
+
+    def argument(x: Any) -> Any:
+        x += 1
+        return x
+
+    with pytest.raises(TraceError, match=r"test_trace_refusals.py:\d+.*\n.*x = x \+ y"):
+        run(argument, A)
+    for body in (
+        lambda x: argument(x.T),
+        lambda x: argument((x + 1).T),
+        lambda x: argument((x + 1)[None]),
+        lambda x: argument(x.astype(x.dtype, copy=False)),
+        lambda x: np.add(x, 1, out=x),
+        lambda x: np.add(x, 1, out=np.empty((2, 3), np.float32)),
+    ):
+        with pytest.raises(TraceError, match="test_trace_refusals"):
+            run(body, A)
+    held = np.ones(3, np.float32)
+
+    def capture(x: Any) -> Any:
+        nonlocal held
+        held += x
+        return held
+
+    with pytest.raises(TraceError, match="captured"):
+        run(capture, A)
+    assert (held == 1).all()
+    check(lambda x: argument(x.copy()), A)
+    check(lambda x: argument(+x), A)
+    check(lambda x: argument(x.astype(np.float32)), A)
+    check(lambda x: argument(x.sum()), A)
+
+    def scalar(x: Any) -> Any:  # NumPy's scalars are immutable: an alias keeps its value
+        s = x.sum()
+        old = s
+        s += 1
+        return s, old
+
+    check(scalar, A)
+
+
+def test_in_place_casts_as_numpy() -> None:
+    def add(t: Any, y: Any) -> Any:
+        t = +t
+        t += y
+        return t
+
+    def divide(t: Any) -> Any:
+        t = +t
+        t /= 2
+        return t
+
+    f8, f4 = np.ones((2, 3)), np.ones((2, 3), np.float32)
+    assert check(add, f4, f8).dtype == np.float32
+    for t, y in ((INT, f4), (INT.astype(np.uint8), INT)):
+        with pytest.raises(TypeError, match="same_kind"):
+            run(add, t, y)
+    with pytest.raises(TypeError, match="same_kind"):
+        run(divide, INT)
+    check(divide, f4)
+    with pytest.raises(ValueError, match="does not fit"):
+        run(add, np.ones(3), np.ones((2, 3)))
+    found = traced(add, np.ones(3), np.ones(3))
+    with pytest.raises(ShapeError):
+        interpret(found.graph, [np.ones(1), np.ones(3)])
+    same(interpret(found.graph, [np.ones(3), np.ones(1)])[0], np.full(3, 2.0))
+
+
+def test_long_chains_of_views_follow_updates() -> None:
+    def f(x: Any) -> Any:
+        t = x + 1
+        view = t
+        for _ in range(3000):
+            view = view.T
+        t += 1
+        return view
+
+    check(f, A)
+
+
+def test_unknown_functions_name_what_to_write() -> None:
+    with refused(NotYet, "x.shape[axis]"):
+        run(lambda x: np.mean(x), A)
+    with refused(TraceError, "x.shape[axis]"):
+        run(lambda x: x.mean(0), A)
+    with refused(TraceError, "np.log(1 + x)"):
+        run(lambda x: np.log1p(x), A)
+    with refused(TraceError, "np.tanh"):
+        run(lambda x: np.arctanh(x), A)
+    with refused(TraceError, "matmul"):
+        run(lambda x: x @ x, A)
+    with refused(TraceError, "[:, None]"):
+        run(lambda x: np.multiply.outer(x, x), A)
+    with refused(NotYet, "where="):
+        run(lambda x: np.add(x, 1, where=x > 0), A)
+    with refused(NotYet, "initial="):
+        run(lambda x: x.sum(initial=3), A)
+    with refused(TraceError, "strides"):
+        run(lambda x: x.strides, A)
+    with refused(NotYet, "reshape"):
+        run(lambda x: x.reshape(-1), A)
+    assert run(lambda x: hasattr(x, "fill"), A) is False
+    assert run(lambda x: x.__array_namespace__() is np, A) is True
+
+
+def test_axes() -> None:
+    for fn in (
+        lambda x: x.sum(2),
+        lambda x: x.max(-3),
+        lambda x: x.sum((0, 0)),
+        lambda x: np.swapaxes(x, 0, 5),
+    ):
+        with pytest.raises(AxisError, match="test_trace_refusals") as caught:
+            run(fn, A)
+        assert isinstance(caught.value, ValueError)
+    with pytest.raises(TypeError):
+        run(lambda x: x.sum(1.0), A)
+
+
+def test_dtypes_that_do_not_exist_yet() -> None:
+    with refused(UnsupportedDType, "float16", "astype"):
+        run(lambda x: np.sqrt(x), INT)
+    with refused(UnsupportedDType, "float16"):
+        run(lambda x: x.astype(np.float16), A)
+    with refused(NotYet, "complex"):
+        run(lambda x: x * 1j, A)
+    with refused(TraceError, "NoneType"):
+        run(lambda x: x + None, A)
+
+
+def test_shapes_that_never_fit() -> None:
+    with refused(ShapeError, "2", "3"):
+        run(
+            lambda x: (
+                np.broadcast_to(x.sum(keepdims=True), (2, 3)) + np.broadcast_to(x.sum(), (3, 3))
+            ),
+            A,
+        )
+    with refused(ShapeError):
+        run(lambda x: np.broadcast_to(x, (3,)), A)
+
+
+def test_functions_that_cannot_be_traced() -> None:
+    async def coroutine() -> None: ...
+    async def agen() -> Any:
+        yield 1
+
+    def generator() -> Any:
+        yield 1
+
+    class Callee:
+        def __call__(self) -> Any:
+            yield 1
+
+        def method(self) -> int:
+            return 1
+
+    for fn, word in (
+        (coroutine, "async"),
+        (agen, "async"),
+        (generator, "generator"),
+        (Callee(), "generator"),
+        (3, "int"),
+        (Callee, "class"),
+    ):
+        with pytest.raises(TraceError, match=word):
+            check_traceable(fn)
+    for fn in (Callee().method, np.add, len, lambda x: x):
+        check_traceable(fn)
+
+
+def test_odd_results() -> None:
+    found = traced(lambda x: (None, 3, "s", np.float32(2), np.dtype("f4"), ...), A)
+    assert found.out_tree == (None, 3, "s", np.float32(2), np.dtype("f4"), ...)
+    point = types.SimpleNamespace
+    assert traced(lambda x: point(), A).graph.outputs == ()
+    for fn in (
+        lambda x: iter([x]),
+        lambda x: (r for r in [x]),
+        lambda x: {1, 2},
+        lambda x: np.ma.array([1]),
+    ):
+        with pytest.raises(TraceError, match=r"return"):
+            run(fn, A)
+
+
+def test_leaked_values() -> None:
+    kept: list[Any] = []
+
+    def leak(x: Any) -> Any:
+        kept.append(x + 1)
+        kept.append(x.shape[0])
+        return x
+
+    traced(leak, A)
+    for use in (
+        lambda: kept[0] + 1,
+        kept[0].sum,
+        lambda: int(kept[1]),
+        lambda: kept[0].T,
+        lambda: np.exp(kept[0]),
+        lambda: kept[1] + 1,
+    ):
+        with pytest.raises(TraceError, match=r"trace ended \(.*test_trace_refusals.py:"):
+            use()
+    with pytest.raises(TraceError, match=r"another trace|trace ended"):
+        run(lambda x: kept[0], A)
+    with pytest.raises(TraceError):
+        run(lambda x: x + kept[0], A)
+
+
+def test_global_random_state() -> None:
+    with pytest.raises(TraceError, match="random state"):
+        run(lambda x: x + np.random.rand(3).astype(np.float32), A)  # noqa: NPY002
+    run(lambda x: x + np.random.default_rng(0).normal(size=3), A)
+
+
+def test_errors_of_the_function_pass_through() -> None:
+    with pytest.raises(KeyError):
+        run(lambda x: {}["missing"], A)
