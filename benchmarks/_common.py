@@ -133,8 +133,12 @@ def folder() -> Iterator[Path]:
 
 
 def fresh_process(code: str, cache: Path, *argv: str, prefix: Sequence[str] = ()) -> str:
-    """Runs the code in a new interpreter with the given artifact cache; returns what it printed."""
+    """Runs the code in a new interpreter with the given artifact cache; returns what it printed.
+
+    The first such run writes the byte code of what it imports; do not time it.
+    """
     environment = {**os.environ, "OPKILN_CACHE_DIR": str(cache)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [*prefix, sys.executable, "-c", code, *argv]
     done = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
     if done.returncode != 0:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import Any, Final, Protocol, TypedDict, final
+from typing import Any, Final, Protocol, TypedDict, final, type_check_only
 
 import numpy as np
 import numpy.typing as npt
 
 _Array = npt.NDArray[Any]
 
+@type_check_only
 class Record(Protocol):
     """What `Frontend.trace` returns: one traced signature."""
 
@@ -19,6 +20,7 @@ class Record(Protocol):
     @property
     def captures(self) -> tuple[np.ndarray[Any, Any], ...]: ...
 
+@type_check_only
 class Frontend(Protocol):
     """The hooks that the native call path needs on a miss; all run with the GIL held."""
 
@@ -122,6 +124,7 @@ class Compiled:
     def _clear(self) -> None: ...
     def _flatten(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], list[Any], str]: ...
 
+@type_check_only
 class Limits(TypedDict):
     """Limits of a thread's executor table."""
 

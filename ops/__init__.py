@@ -1,4 +1,7 @@
-"""What ops are: frozen descriptions that every later stage reads. `ops.erf` and the like are the rows as functions."""
+"""What ops are: frozen descriptions that every later stage reads.
+
+`ops.erf` and the like are the rows as functions.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,18 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """A row of the elementwise table as a function of arrays or traced values."""
+    """A row of the elementwise table as a function of arrays or traced values.
+
+    Raises:
+        AttributeError: the table has no such row.
+    """
     # While the table itself is being imported, this is asked for the names of its submodules.
     table = sys.modules.get("opkiln.ops.table")
     row = getattr(table, "ELEMENTWISE", {}).get(name)
     if row is None:
         raise AttributeError(f"opkiln.ops has no op {name!r}")
 
-    def function(*args: Any) -> Any:
+    def function(*args: object) -> Any:
         for arg in args:
             hook = getattr(type(arg), "__opkiln_apply__", None)
             if hook is not None:

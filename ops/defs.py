@@ -1,4 +1,7 @@
-"""What an op is: frozen values with a canonical key, a process-independent digest, equality, props and a name."""
+"""What an op is: a frozen value with a canonical key.
+
+From the key follow equality, props, a name and a digest that is the same in every process.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ try:  # hashlib loads OpenSSL, 5 ms that an import need not spend
 except ImportError:
     from hashlib import blake2b
 
-SCHEMA = 1  # raise it when the meaning of an op's fields changes: every digest then differs
+# Raise it when the meaning of an op's fields changes: every digest then differs.
+SCHEMA = 1
 
 
 def encode(value: Any) -> bytes:
@@ -43,15 +47,19 @@ def encode(value: Any) -> bytes:
         case bytes():
             tag, body = b"Y", value
         case tuple():
-            tag, body = b"T", b"".join(encode(item) for item in value)
+            items: tuple[Any, ...] = value
+            tag, body = b"T", b"".join(encode(item) for item in items)
         case np.dtype():
-            tag, body = b"D", value.str.encode()
+            dtype: np.dtype[Any] = value
+            tag, body = b"D", dtype.str.encode()
         case np.generic():
             tag, body = b"G", value.dtype.str.encode() + b":" + value.tobytes()
         case OpDef():
             tag, body = b"O", value.digest
         case _:
-            raise TypeError(f"no canonical encoding for {type(value).__name__} {value!r} in an op's key")
+            raise TypeError(
+                f"no canonical encoding for {type(value).__name__} {value!r} in an op's key"
+            )
     return tag + struct.pack("<Q", len(body)) + body
 
 
@@ -63,7 +71,7 @@ def digest_of(value: Any) -> bytes:
 
 @record
 class OpDef:
-    """Base of every op value. Two ops are equal when their types and fields are; digests are 128 bits.
+    """Base of every op value: two ops are equal when their types and fields are.
 
     Source: SEMANTICS 2; replaces the address and hash identity of seed rows C6, C9 and K20.
     """
@@ -97,7 +105,7 @@ class OpDef:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(self) is type(other) and self.digest == other.digest  # type: ignore[attr-defined]
+        return type(self) is type(other) and self.digest == other.digest
 
     def __hash__(self) -> int:
         cached: int | None = self.__dict__.get("_hash")
@@ -115,14 +123,23 @@ class OpDef:
 # Result of a dtype rule: the dtypes the operands are cast to, then the result's dtype.
 Signature = tuple[tuple[np.dtype[np.generic], ...], np.dtype[np.generic]]
 
+# Gradient rule of an op of one, two or three operands. It takes the gradient of the result, the
+# result and the operands (arrays or traced values), and gives a gradient per operand or None.
+Gradient = (
+    Callable[[Any, Any, Any], tuple[Any]]
+    | Callable[[Any, Any, Any, Any], tuple[Any, Any]]
+    | Callable[[Any, Any, Any, Any, Any], tuple[Any, Any, Any]]
+)
+
 
 @record
 class OpRow:
     """One row of the op table: every fact about one op. Adding an op is adding a row.
 
-    `expr` is C++ over vectors: {0}, {1}, {2} are the operands, {f} the fault accumulator. A section of
-    native/include/opkiln/bodies.h that the text names is pasted into the kernel. `exprs` overrides it
-    by kind of the first operand ("b", "i", "u", "f").
+    `expr` is C++ over vectors: {0}, {1}, {2} are the operands, {f} the fault accumulator. A section
+    of native/include/opkiln/bodies.h that the text names is pasted into the kernel. `exprs`
+    overrides it by kind of the first operand ("b", "i", "u", "f"), or by the kinds of both where
+    they differ ("iu", "ui").
     """
 
     name: str
@@ -136,7 +153,7 @@ class OpRow:
     ungated: str = ""  # what even an exact row leaves open, as NumPy itself does: "zero sign"
     ulp: float = 0.0  # tolerance of `ulp` rows against the true value
     domain: tuple[float, float] = (-8.0, 8.0)  # where tests draw float operands
-    gradient: Callable[..., Any] | None = None
+    gradient: Gradient | None = None
     differentiable: bool = True  # False: declared to have no gradient
     cost: float = 1.0  # about: quarter nanoseconds per float32 element, for fusion and the GIL
     faults: int = 0  # fault bits the body may raise (native/include/opkiln/kernel.h)
@@ -167,6 +184,6 @@ class ReduceRow:
     empty: str  # "identity": empty input gives 0; "error": ValueError as NumPy
     accumulate: Callable[[np.dtype[np.generic]], np.dtype[np.generic]]
     exactness: str = "bound"
-    gradient: Callable[..., Any] | None = None
+    gradient: Gradient | None = None
     cost: float = 1.0
     doc: str = ""

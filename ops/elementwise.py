@@ -21,7 +21,9 @@ def _erf_reference(x: np.ndarray) -> np.ndarray:
     return np.asarray(_erf(x)).astype(np.float32 if single else np.float64)
 
 
-_same = partial(OpRow, signature=sig.by_ufunc)  # the row computes in the dtypes NumPy's resolver names
+_same = partial(
+    OpRow, signature=sig.by_ufunc
+)  # the row computes in the dtypes NumPy's resolver names
 _flag = partial(OpRow, signature=sig.logical, differentiable=False)
 _math = partial(OpRow, signature=sig.by_result, exactness="ulp", ulp=4.0, accepts="f")
 _near = partial(_same, accepts="f")  # rounding and sign functions of floats
@@ -36,7 +38,10 @@ def _compare(name: str, fn: np.ufunc, symbol: str, mixed: str, swapped: str, on_
         f"{{0}} {symbol} {{1}}",
         exprs=(
             ("b", on_bool),
-            ("iu", f"ok_{mixed}_iu({{0}}, {{1}})"),  # int64 against uint64, exact as NumPy's own loops
+            (
+                "iu",
+                f"ok_{mixed}_iu({{0}}, {{1}})",
+            ),  # int64 against uint64, exact as NumPy's own loops
             ("ui", f"ok_{swapped}_iu({{1}}, {{0}})"),
         ),
         differentiable=False,

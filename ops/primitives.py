@@ -1,4 +1,7 @@
-"""The primitive ops a graph is made of: leaves, host scalars, elementwise, casts, reductions and views."""
+"""The primitive ops a graph is made of.
+
+They are leaves, host scalars, elementwise ops, casts, reductions and views.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class Input(OpDef):
 
 @record
 class HostArg(OpDef):
-    """The `index`-th weak leaf: a Python int that fits int64 ("i"), a larger one ("u"), or a float ("f")."""
+    """The `index`-th weak leaf: a Python int that fits int64 ("i"), a larger one ("u"), a float ("f")."""
 
     index: int
     kind: str
@@ -57,7 +60,10 @@ class Constant(OpDef):
 
 @record
 class FromHost(OpDef):
-    """A host scalar as a 0-d value of `dtype`. `mode`: check (out of range is OverflowError), saturate, wrap."""
+    """A host scalar as a 0-d value of `dtype`.
+
+    `mode` says what becomes of values out of range: check (OverflowError), saturate or wrap.
+    """
 
     dtype: np.dtype[np.generic]
     mode: str
@@ -106,7 +112,7 @@ class Transpose(OpDef):
 
 @record
 class ExpandDims(OpDef):
-    """Length-1 axes inserted at `axes` (positions in the result, sorted): an index map, no kernel."""
+    """Length-1 axes inserted at `axes` (sorted positions in the result): an index map, no kernel."""
 
     axes: tuple[int, ...]
 

@@ -61,7 +61,9 @@ def record(cls: T) -> T:
     """Make the class a record; methods that the class defines itself are kept."""
     inherited: tuple[str, ...] = getattr(cls, "__match_args__", ())
     own = tuple(
-        name for name, kind in cls.__dict__.get("__annotations__", {}).items() if not str(kind).startswith("ClassVar")
+        name
+        for name, kind in cls.__dict__.get("__annotations__", {}).items()
+        if not str(kind).startswith("ClassVar")
     )
     methods: dict[str, Any] = {
         "__init__": _init,
@@ -73,7 +75,9 @@ def record(cls: T) -> T:
     }
     for name, method in methods.items():
         # `__hash__` is None in a class that defines __eq__ alone.
-        if cls.__dict__.get(name) is None and (name not in ("__eq__", "__hash__") or not _user_defined(cls, name)):
+        if cls.__dict__.get(name) is None and (
+            name not in ("__eq__", "__hash__") or not _user_defined(cls, name)
+        ):
             setattr(cls, name, method)
     cls.__match_args__ = inherited + tuple(n for n in own if n not in inherited)  # type: ignore[attr-defined]
     return cls

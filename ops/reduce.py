@@ -11,7 +11,9 @@ DT = np.dtype[np.generic]
 
 def _widen_sum(dtype: DT) -> DT:
     """NumPy's accumulator of sum: integers narrower than a word widen to it."""
-    return np.add.reduce(np.zeros(1, dtype)).dtype  # asked of NumPy itself, once per dtype and trace
+    # Asked of NumPy itself, once per dtype and trace.
+    accumulator: DT = np.add.reduce(np.zeros(1, dtype)).dtype
+    return accumulator
 
 
 def _same(dtype: DT) -> DT:
@@ -19,6 +21,10 @@ def _same(dtype: DT) -> DT:
 
 
 ROWS: tuple[ReduceRow, ...] = (
-    ReduceRow("sum", np.add, "{0} + {1}", "zero", "identity", _widen_sum, gradient=lambda g, y, a: (g,)),
-    ReduceRow("max", np.maximum, "ok_max({0}, {1})", "lowest", "error", _same, exactness="exact", cost=2),
+    ReduceRow(
+        "sum", np.add, "{0} + {1}", "zero", "identity", _widen_sum, gradient=lambda g, y, a: (g,)
+    ),
+    ReduceRow(
+        "max", np.maximum, "ok_max({0}, {1})", "lowest", "error", _same, exactness="exact", cost=2
+    ),
 )

@@ -1,4 +1,4 @@
-"""The rule table: (method, op type) in, the registered function out, along the type's MRO then a fallback chain."""
+"""The rule table: (method, op type) in, the registered function out, along the type's MRO."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Dtype rules of rows: operand dtypes (or the Python types int and float for weak scalars) in, NumPy's own answer out."""
+"""Dtype rules of rows: operand dtypes in, NumPy's own answer out.
+
+A weak scalar stands for its dtype as the Python type int or float.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,18 @@ def _resolve(ufunc: np.ufunc, operands: tuple[Any, ...]) -> Signature:
 
 def by_ufunc(row: OpRow, operands: tuple[Any, ...]) -> Signature:
     """NumPy's resolver decides, once per signature; its TypeError passes through."""
-    return _resolve(row.numpy, operands)  # type: ignore[arg-type]
+    return _resolve(row.numpy, operands)
 
 
 def by_result(row: OpRow, operands: tuple[Any, ...]) -> Signature:
     """As `by_ufunc`, computing in the result's dtype (true_divide of int8 is float64 throughout)."""
-    result = _resolve(row.numpy, operands)[1]  # type: ignore[arg-type]
+    result = _resolve(row.numpy, operands)[1]
     return (result,) * len(operands), result
 
 
 def logical(row: OpRow, operands: tuple[Any, ...]) -> Signature:
     """Operands by truth value."""
-    _resolve(row.numpy, operands)  # type: ignore[arg-type]
+    _resolve(row.numpy, operands)
     return (BOOL,) * len(operands), BOOL
 
 
@@ -49,5 +52,3 @@ def inexact(row: OpRow, operands: tuple[Any, ...]) -> Signature:
     kinds = {np.dtype(np.float32): np.dtype(np.float32)}
     out = kinds.get(operands[0], np.dtype(np.float64))
     return (out,), out
-
-

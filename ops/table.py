@@ -14,7 +14,9 @@ def _index(rows: tuple[Any, ...]) -> dict[str, Any]:
     table = {row.name: row for row in rows}
     if len(table) != len(rows):
         names = [row.name for row in rows]
-        raise ValueError(f"op table: rows defined twice: {sorted({n for n in names if names.count(n) > 1})}")
+        raise ValueError(
+            f"op table: rows defined twice: {sorted({n for n in names if names.count(n) > 1})}"
+        )
     return table
 
 

@@ -24,7 +24,6 @@ from opkiln.runtime.errors import (
     HostRangeError,
     IntegerPowerError,
     NotYet,
-    OpkilnError,
     OpkilnWarning,
     ShapeError,
     ToolchainNotFound,
@@ -133,7 +132,9 @@ class Plain(Generic[P, R]):
 
     def info(self) -> Info:
         """All zeros but `calls` and `fallbacks`."""
-        return Info(**dict.fromkeys(Info.__match_args__, 0) | {"calls": self.calls, "fallbacks": self.calls})
+        return Info(
+            **dict.fromkeys(Info.__match_args__, 0) | {"calls": self.calls, "fallbacks": self.calls}
+        )
 
     def lower(self, *args: Any, **kwargs: Any) -> Lowering:
         """Nothing is lowered while opkiln is disabled."""
@@ -147,10 +148,11 @@ class Plain(Generic[P, R]):
 class Record:
     """What the native side keeps per signature: plan, tree of results, captured arrays."""
 
-    __slots__ = ("captures", "n_outputs", "out_tree", "plan", "program", "where")
+    __slots__ = ("captures", "kinds", "n_outputs", "out_tree", "plan", "program", "where")
 
-    def __init__(self, traced: Traced, program: Program) -> None:
+    def __init__(self, traced: Traced, program: Program, kinds: str) -> None:
         self.program = program
+        self.kinds = kinds
         self.plan = program.plan
         self.captures = traced.captures
         self.out_tree = _with_slots(traced.out_tree)
@@ -183,7 +185,7 @@ class Function(Generic[P, R]):
         self.signature = _signature(fn)
         self.parameters = tuple(self.signature.parameters.values())
         self.native = self._native()
-        self._records: dict[Any, list[tuple[Traced, Record]]] = {}
+        self._records: dict[Any, list[Record]] = {}
         self._lock = threading.RLock()
         self._warned = False
 
@@ -208,23 +210,29 @@ class Function(Generic[P, R]):
 
     def trace(self, tree: Any, leaves: list[Any], kinds: str) -> Record:
         """The record of a signature not seen yet: traced, rewritten and lowered, not built."""
-        key = (_frozen(tree), kinds, tuple(_leaf_key(v, k) for v, k in zip(leaves, kinds, strict=True)))
+        key = (
+            _frozen(tree),
+            kinds,
+            tuple(_leaf_key(v, k) for v, k in zip(leaves, kinds, strict=True)),
+        )
         arrays = [v for v, k in zip(leaves, kinds, strict=True) if k == "a"]
         with self._lock:
-            for traced, record in self._records.get(key, []):
+            for record in self._records.get(key, []):
                 # Another thread was first, or another executor asks again: the same sizes are pinned.
-                if all(arrays[i].shape[axis] == value for i, axis, value in traced.pins):
+                if all(arrays[i].shape[axis] == value for i, axis, value in record.program.pins):
                     return record
             names = tuple(p.name for p in self.parameters)
             param_kinds = tuple(p.kind for p in self.parameters)
             traced = trace(self.fn, names, param_kinds, tree, leaves, kinds, name=self.name)
             self.native._count("traces", 1)
+            # The layout of captured arrays is checked on every call, so their sizes need no pin.
+            pins = tuple(pin for pin in traced.pins if pin[0] < len(arrays))
             program, new = program_of(
-                traced.graph, args=len(arrays), pins=traced.pins, opt_level=self.options.opt_level
+                traced.graph, args=len(arrays), pins=pins, opt_level=self.options.opt_level
             )
             self.native._count("programs", int(new))
-            record = Record(traced, program)
-            self._records.setdefault(key, []).append((traced, record))
+            record = Record(traced, program, kinds)
+            self._records.setdefault(key, []).append(record)
             return record
 
     def build(self, record: Record, requests: list[Request]) -> None:
@@ -249,8 +257,9 @@ class Function(Generic[P, R]):
 
     def interpret(self, record: Record, leaves: list[Any]) -> tuple[Any, ...]:
         """Run a call without a compiler: by the reference interpreter."""
-        arrays = [v for v in leaves if isinstance(v, np.ndarray)]
-        weak = [v for v in leaves if type(v) in (int, float)]
+        kinds = record.kinds
+        arrays = [np.asarray(v) for v, k in zip(leaves, kinds, strict=True) if k == "a"]
+        weak = [v for v, k in zip(leaves, kinds, strict=True) if k in "iuf"]
         return tuple(interpret(record.program.graph, [*arrays, *record.captures], weak))
 
     def inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -268,20 +277,30 @@ class Function(Generic[P, R]):
         node = record.program.registers.get(register)
         a, b = (*values, 0, 0)[:2]
         if kind == "empty_reduction":
-            op, at = _place(record, lambda n: isinstance(n.op, Reduce) and REDUCTIONS[n.op.row].empty == "error")
+            op, at = _place(
+                record, lambda n: isinstance(n.op, Reduce) and REDUCTIONS[n.op.row].empty == "error"
+            )
             raise ShapeError(f"{op}: zero-size array to a reduction which has no identity{at}")
         op, at = _place(record, lambda n: node is not None and node in _host_nodes(n))
         match kind:
             case "broadcast" | "same":
-                raise ShapeError(f"{op}: operands could not be broadcast together: extents {a} and {b}{at}")
+                raise ShapeError(
+                    f"{op}: operands could not be broadcast together: extents {a} and {b}{at}"
+                )
             case "range":
-                raise HostRangeError(f"{op}: Python integer {a} is out of bounds for {BY_CODE[b].name}{at}")
+                raise HostRangeError(
+                    f"{op}: Python integer {a} is out of bounds for {BY_CODE[b].name}{at}"
+                )
             case "overflow":
-                raise HostRangeError(f"{op}: arithmetic on sizes or Python integers leaves int64{at}")
+                raise HostRangeError(
+                    f"{op}: arithmetic on sizes or Python integers leaves int64{at}"
+                )
             case "zero_division":
                 raise HostDivisionError(f"{op}: division of a size or Python number by zero{at}")
             case "negative_power":
-                raise IntegerPowerError(f"{op}: Python integer to a negative power; use a float{at}")
+                raise IntegerPowerError(
+                    f"{op}: Python integer to a negative power; use a float{at}"
+                )
             case _:
                 raise ShapeError(f"{op}: {kind} ({a}, {b}){at}")
 
@@ -305,7 +324,9 @@ class Function(Generic[P, R]):
         record = self.trace(tree, leaves, kinds)
         arrays = [v for v, kind in zip(leaves, kinds, strict=True) if kind == "a"]
         # A program of its own has no variants yet, so all that a call needs is missing from it.
-        program = Program(record.program.traced, len(arrays), record.program.pins, self.options.opt_level)
+        program = Program(
+            record.program.traced, len(arrays), record.program.pins, self.options.opt_level
+        )
         requests = program.plan.missing(arrays, record.captures)
         kernels = tuple(launch.kernel for launch in program.lowered.launches)
         source = program.source(requests) if requests else ""
@@ -323,11 +344,16 @@ class Function(Generic[P, R]):
 
     def warmup(self, *specs: Any) -> None:
         """Not built yet."""
-        raise NotYet("warmup() is not built yet", fix="call the function once with arrays of the same kind")
+        raise NotYet(
+            "warmup() is not built yet", fix="call the function once with arrays of the same kind"
+        )
 
     def bind(self, *args: Any) -> Any:
         """Not built yet."""
-        raise NotYet("bind() is not built yet", fix="call the function itself; a warm call costs about 100 ns")
+        raise NotYet(
+            "bind() is not built yet",
+            fix="call the function itself; a warm call costs about 100 ns",
+        )
 
     def __reduce__(self) -> str:
         return self.fn.__qualname__
@@ -438,7 +464,9 @@ def _signature(fn: Any) -> inspect.Signature:
     """The parameters a call may fill; of a ufunc its operands only, since `out` is ours."""
     if isinstance(fn, np.ufunc):
         names = [f"x{i + 1}" for i in range(fn.nin)]
-        return inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names])
+        return inspect.Signature(
+            [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names]
+        )
     return inspect.signature(fn)
 
 
@@ -485,9 +513,7 @@ def _place(record: Record, wanted: Callable[[Node], bool]) -> tuple[str, str]:
         if node.is_host:
             continue
         # A Python number enters by a conversion; the user knows the op that it feeds.
-        if found is None and wanted(node):
-            found = node
-        elif isinstance(getattr(found, "op", None), FromHost) and found in node.src:
+        if (found is None and wanted(node)) or (isinstance(getattr(found, "op", None), FromHost) and found in node.src):
             found = node
         if found is not None and not isinstance(found.op, FromHost):
             break

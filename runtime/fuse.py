@@ -106,7 +106,8 @@ class Group:
                 return normal(node, kept)
             flat = tuple(-1 if i in self.reduced else i for i in range(len(self.space)))
             if node.rank == len(self.space) and all(
-                is_one(d) if a < 0 else d is self.space[a] for d, a in zip(node.shape, flat, strict=True)
+                is_one(d) if a < 0 else d is self.space[a]
+                for d, a in zip(node.shape, flat, strict=True)
             ):
                 return normal(node, flat)
         return None
@@ -135,7 +136,9 @@ class Fusion:
         Stops at values that live in memory or in this group's own registers.
         """
         node, axes = anchor
-        stack: list[Use] = [operand_of(node)] if isinstance(node.op, p.Reduce) else list(sources(node, axes))
+        stack: list[Use] = (
+            [operand_of(node)] if isinstance(node.op, p.Reduce) else list(sources(node, axes))
+        )
         seen: set[Use] = set()
         while stack:
             use = stack.pop()
@@ -164,7 +167,11 @@ class Fusion:
                 self.home[node] = index
                 return
         group = Group(space, reduced)
-        axes = kept_map(node) if isinstance(node.op, p.Reduce) else normal(node, tuple(range(node.rank)))
+        axes = (
+            kept_map(node)
+            if isinstance(node.op, p.Reduce)
+            else normal(node, tuple(range(node.rank)))
+        )
         group.anchors.append((node, axes))
         self.home[node] = len(self.groups)
         self.groups.append(group)
@@ -205,7 +212,11 @@ class Fusion:
                         smaller = _covered(inner)
                         # Values of a call, and of a row in a reduction, are hoisted out of the loop.
                         hoisted = not smaller or (bool(group.reduced) and smaller == rows)
-                        if smaller < covered and not hoisted and work.get((source, inner), 0.0) >= REPEATED:
+                        if (
+                            smaller < covered
+                            and not hoisted
+                            and work.get((source, inner), 0.0) >= REPEATED
+                        ):
                             repeated.add(source)
         return repeated | {node for node, places in dear.items() if len(places) > 1}
 
@@ -222,7 +233,9 @@ class Fusion:
             if node in self.home or isinstance(node.op, (p.Input, p.Constant, p.FromHost)):
                 total[use] = 0.0
                 continue
-            inner = [s for s in sources(node, axes) if _covered(s[1]) == _covered(axes) and s in order]
+            inner = [
+                s for s in sources(node, axes) if _covered(s[1]) == _covered(axes) and s in order
+            ]
             missing = [s for s in inner if s not in total]
             if missing:
                 pending.extend([use, *missing])

@@ -31,7 +31,9 @@ def broadcast_dim(a: Node, b: Node) -> Node:
     if known_b == 1:
         return a
     if known_a is not None and known_b is not None:
-        raise ShapeError(f"operands could not be broadcast together: extents {known_a} and {known_b}")
+        raise ShapeError(
+            f"operands could not be broadcast together: extents {known_a} and {known_b}"
+        )
     # A set: broadcasting is associative, commutative and idempotent, so equal sets are one node.
     members: dict[Node, None] = {}
     for dim in (a, b):
@@ -134,9 +136,13 @@ def _cast(op: p.Cast, src: Sources) -> Inferred:
 def _reduce(op: p.Reduce, src: Sources) -> Inferred:
     (x,) = src
     if any(not 0 <= axis < x.rank for axis in op.axes):
-        raise ShapeError(f"{op.row}: axes {op.axes} are out of bounds for an array of rank {x.rank}")
+        raise ShapeError(
+            f"{op.row}: axes {op.axes} are out of bounds for an array of rank {x.rank}"
+        )
     if x.dtype != op.dtype:
-        raise TypeError(f"{op.row}: expected an operand cast to {op.dtype.name}, got {x.dtype.name}")
+        raise TypeError(
+            f"{op.row}: expected an operand cast to {op.dtype.name}, got {x.dtype.name}"
+        )
     one = host_const(1)
     if op.keepdims:
         return op.dtype, tuple(one if i in op.axes else d for i, d in enumerate(x.shape))

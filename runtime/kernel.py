@@ -195,7 +195,10 @@ class Lowered:
 
     def __str__(self) -> str:
         lines = [f"buffer {i}: {b}" for i, b in enumerate(self.buffers)]
-        lines += [f"scalar {i}: {d.name} = {size_text(n)} ({m})" for i, (n, d, m) in enumerate(self.scalars)]
+        lines += [
+            f"scalar {i}: {d.name} = {size_text(n)} ({m})"
+            for i, (n, d, m) in enumerate(self.scalars)
+        ]
         for i, launch in enumerate(self.launches):
             lines.append(f"launch {i} over [{', '.join(map(size_text, launch.extents))}]")
             lines.append(str(launch.kernel))

@@ -42,7 +42,9 @@ class _Program:
                 self.written[node] = self.buffer(kind, node.dtype, node.shape)
                 if not isinstance(node.op, p.Input):
                     self.memory[node] = self.written[node]
-        launches = tuple(_Body(self, index, group).launch() for index, group in enumerate(fusion.groups))
+        launches = tuple(
+            _Body(self, index, group).launch() for index, group in enumerate(fusion.groups)
+        )
         outputs: list[tuple[str, object]] = []
         for node in self.graph.outputs:
             outputs.append(("host", node) if node.is_host else ("buffer", self.written[node]))
@@ -54,7 +56,11 @@ class _Program:
             if isinstance(h.op, p.HostOp) and h.op.fn in ("bcast", "same")
         ]
         return k.Lowered(
-            tuple(self.buffers), tuple(self.scalars), launches, tuple(outputs), tuple(dict.fromkeys(self.checks))
+            tuple(self.buffers),
+            tuple(self.scalars),
+            launches,
+            tuple(outputs),
+            tuple(dict.fromkeys(self.checks)),
         )
 
     def buffer(self, kind: str, dtype: k.DT, extents: tuple[Node, ...]) -> int:
@@ -114,7 +120,9 @@ class _Body:
         once = self.sections.pop((0, 0), [])
         result = [k.Section("once", tuple(once))] if once else []
         # (2, s) loop s; (1, s) row section s, which runs before loop s
-        for (level, _), body in sorted(self.sections.items(), key=lambda item: (item[0][1], item[0][0])):
+        for (level, _), body in sorted(
+            self.sections.items(), key=lambda item: (item[0][1], item[0][0])
+        ):
             result.append(k.Section("row" if level == 1 else "loop", tuple(body)))
         return tuple(result)
 
@@ -274,7 +282,9 @@ class _Body:
             columns = self.group.reduced
             extents = tuple(self.group.space[i] for i in columns)
             index = self.program.buffer("temp", node.dtype, extents)
-            target = tuple(columns.index(i) if i in columns else -1 for i in range(len(self.group.space)))
+            target = tuple(
+                columns.index(i) if i in columns else -1 for i in range(len(self.group.space))
+            )
             writer = k.Operand(index, target, node.dtype, True)
             self.scratch[use] = k.Operand(index, target, node.dtype, False)
             self.emit(2, own, k.Store(self.operand(writer), self.value(use, own)))
@@ -304,4 +314,7 @@ def _nonempty(node: Node) -> Node:
 
 
 def _product(dims: list[Node]) -> Node:
-    return fold(lambda a, b: make(p.HostOp("mul"), a, b), [d for d in dims if not is_one(d)] or [host_const(1)])
+    return fold(
+        lambda a, b: make(p.HostOp("mul"), a, b),
+        [d for d in dims if not is_one(d)] or [host_const(1)],
+    )

@@ -68,10 +68,16 @@ class _Registers:
             return self.new(node, "div_f" if fn == "truediv" else f"{fn}_f", *args)
         args = [self.of[s] for s in node.src]
         name = f"{fn}_i" if fn in _ARITHMETIC else fn
-        return fold(lambda a, b: self.new(node, name, a, b), args) if len(args) > 1 else self.new(node, name, *args)
+        return (
+            fold(lambda a, b: self.new(node, name, a, b), args)
+            if len(args) > 1
+            else self.new(node, name, *args)
+        )
 
 
-def make_plan(lowered: Lowered, *, args: int, pins: tuple[tuple[int, int, int], ...]) -> tuple[Plan, dict[int, Node]]:
+def make_plan(
+    lowered: Lowered, *, args: int, pins: tuple[tuple[int, int, int], ...]
+) -> tuple[Plan, dict[int, Node]]:
     """The native plan of a lowered program; the first `args` inputs are arguments, the rest captures.
 
     Returns the finished plan and, per host register, the node it computes (for error messages).
@@ -85,7 +91,10 @@ def make_plan(lowered: Lowered, *, args: int, pins: tuple[tuple[int, int, int], 
         plan.buffer(kind, dtype_row(buffer.dtype).code, [], len(buffer.extents))
     for buffer in lowered.buffers[len(inputs) :]:
         plan.buffer(
-            buffer.kind, dtype_row(buffer.dtype).code, [registers(e) for e in buffer.extents], len(buffer.extents)
+            buffer.kind,
+            dtype_row(buffer.dtype).code,
+            [registers(e) for e in buffer.extents],
+            len(buffer.extents),
         )
     for node in lowered.checks:
         registers(node)

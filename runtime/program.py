@@ -52,7 +52,12 @@ class Program:
     def source(self, requests: list[Request]) -> str:
         """The translation unit that serves these requests."""
         launches = self.lowered.launches
-        return emit([Job(f"ok_k{n}", launches[i].kernel, classes) for n, (i, classes) in enumerate(requests)])
+        return emit(
+            [
+                Job(f"ok_k{n}", launches[i].kernel, classes)
+                for n, (i, classes) in enumerate(requests)
+            ]
+        )
 
     def build(self, requests: list[Request]) -> list[jit.Loaded]:
         """Compile or load what is missing of `requests` and register it; one builder at a time.
@@ -71,7 +76,14 @@ class Program:
             loaded = jit.build_or_load(text, symbols, name="kernel")
             if config.assert_cached and loaded.hit == "built":
                 raise NotCached("a kernel was built although OPKILN_ASSERT_CACHED is set")
-            debug.log(1, "%s: kernels %s %s in %.1f ms", self.name, missing, loaded.hit, loaded.seconds * 1e3)
+            debug.log(
+                1,
+                "%s: kernels %s %s in %.1f ms",
+                self.name,
+                missing,
+                loaded.hit,
+                loaded.seconds * 1e3,
+            )
             for (index, classes), symbol in zip(missing, symbols, strict=True):
                 self.plan.add_variant(index, classes, loaded.addresses[symbol], loaded.library)
                 self.built[index, classes] = loaded.path

@@ -45,7 +45,20 @@ def specials(dtype: np.dtype[Any]) -> Array:
         low = [info.min, info.min + 1, -7, -1] if dtype.kind == "i" else [2, 3]
         return np.array([0, 1, 2, 3, 7, 8, 63, info.max - 1, info.max, *low], dtype)
     info = np.finfo(dtype)
-    finite = [0.0, 0.5, 1.0, 1.5, 2.5, 3.0, 10.0, 0.1, info.tiny, info.smallest_subnormal, info.max, 1e5]
+    finite = [
+        0.0,
+        0.5,
+        1.0,
+        1.5,
+        2.5,
+        3.0,
+        10.0,
+        0.1,
+        info.tiny,
+        info.smallest_subnormal,
+        info.max,
+        1e5,
+    ]
     return np.array([*finite, *(-v for v in finite), np.inf, -np.inf, np.nan], dtype)
 
 
@@ -114,7 +127,9 @@ def ulp_error(row: OpRow, got: Array, args: tuple[Array, ...]) -> float:
             if abs(true) > float(info.max) or not np.isfinite(got[i]):
                 assert abs(true) >= float(info.max) * (1 - 1e-7), (row.name, values, got[i])
                 continue
-            unit = max(float(np.spacing(got.dtype.type(abs(float(true))))), float(info.smallest_subnormal))
+            unit = max(
+                float(np.spacing(got.dtype.type(abs(float(true))))), float(info.smallest_subnormal)
+            )
             worst = max(worst, float(abs(mpmath.mpf(float(got[i])) - true) / unit))
     return worst
 
@@ -137,18 +152,24 @@ def test_every_row_on_every_dtype(dtype: np.dtype[Any]) -> None:
         args = {row.name: tuple(a[:n] for a in operands(row, dtype)) for row in rows}
         got = compiled(args)
         for row in rows:
-            compare(row, got[row.name], reference(row, args[row.name]), f"{row.name} {dtype.name} n={n}")
+            compare(
+                row, got[row.name], reference(row, args[row.name]), f"{row.name} {dtype.name} n={n}"
+            )
     args = {row.name: tuple(operands(row, dtype, seed=1)) for row in rows}
     got = compiled(args)
     for row in rows:
         assert got[row.name].size >= 20
         compare(row, got[row.name], reference(row, args[row.name]), f"{row.name} {dtype.name}")
         if row.exactness == "ulp" and got[row.name].dtype.kind == "f":
-            assert ulp_error(row, got[row.name], args[row.name]) <= row.ulp, f"{row.name} {dtype.name}"
+            assert ulp_error(row, got[row.name], args[row.name]) <= row.ulp, (
+                f"{row.name} {dtype.name}"
+            )
     assert compiled.info().builds + compiled.info().disk_hits == 1
 
     # The same bits whatever the stride and the cut: backwards and spread out, one element at a time.
-    spread = compiled({name: tuple(np.repeat(a, 3)[::3][::-1] for a in ops) for name, ops in args.items()})
+    spread = compiled(
+        {name: tuple(np.repeat(a, 3)[::3][::-1] for a in ops) for name, ops in args.items()}
+    )
     for name, value in spread.items():
         np.testing.assert_array_equal(bits(value), bits(got[name][::-1]), err_msg=name)
     for at in range(0, 120, 13):

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.graphs import (
+    BOOL,
+    F4,
+    F8,
+    I4,
+    U1,
+    apply,
+    chain,
+    const,
+    fold,
+    inputs,
+    softmax,
+    standardise,
+)
 
 from opkiln.ops import primitives as p
 from opkiln.runtime.emit_cpp import Job, emit
@@ -11,7 +25,6 @@ from opkiln.runtime.graph import Graph
 from opkiln.runtime.infer import make
 from opkiln.runtime.jit import build_or_load
 from opkiln.runtime.lower import lower
-from tests.graphs import BOOL, F4, F8, I4, U1, apply, chain, const, fold, inputs, softmax, standardise
 
 
 def two_outputs() -> Graph:

@@ -44,7 +44,9 @@ def test_F041_every_row_is_right_not_only_the_first(length: int) -> None:
         return (x - x.sum(axis=1, keepdims=True) / x.shape[1]).sum(axis=1)
 
     np.testing.assert_allclose(run(f, x), f(x.astype("float64")), atol=length * 1e-6)
-    np.testing.assert_allclose(run(lambda x: x.sum(axis=1), x), x.astype("float64").sum(axis=1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        run(lambda x: x.sum(axis=1), x), x.astype("float64").sum(axis=1), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_F042_no_write_through_a_zero_stride() -> None:
@@ -82,7 +84,10 @@ def test_F044_aliasing_is_looked_at_on_each_call() -> None:
     base = np.arange(8.0)
     x, y = base[:4], base[2:6]
     want = x * 2, x + y
-    first, second = base[1:5], np.empty(4)  # overlaps both inputs, with the shapes of the first call
+    first, second = (
+        base[1:5],
+        np.empty(4),
+    )  # overlaps both inputs, with the shapes of the first call
     f(x, y, out=(first, second))
     same(first, want[0])
     same(second, want[1])

@@ -50,7 +50,9 @@ def test_F002_division_by_zero_is_a_value_and_a_count(dtype: str) -> None:
             same(got, expected)
     assert f.info().integer_faults == 2
     low = np.iinfo("int32").min
-    same(run(lambda a, b: a // b, np.array([low], "i4"), np.array([-1], "i4")), np.array([low], "i4"))
+    same(
+        run(lambda a, b: a // b, np.array([low], "i4"), np.array([-1], "i4")), np.array([low], "i4")
+    )
 
 
 def test_F004_division_by_a_constant_at_the_ends_of_the_range() -> None:
@@ -82,7 +84,10 @@ def test_F008_signed_overflow_wraps_at_every_op() -> None:
     same(run(lambda a, b, c: (a * b) * c, a, b, c), np.array([120], "int8"))
     same(run(lambda a, b, c: a * (b * c), a, b, c), np.array([120], "int8"))
     low = np.array([np.iinfo("int16").min], "int16")
-    same(run(lambda x: (np.abs(x).astype(np.int32), (-x).astype(np.int32))[0], low), np.abs(low).astype("int32"))
+    same(
+        run(lambda x: (np.abs(x).astype(np.int32), (-x).astype(np.int32))[0], low),
+        np.abs(low).astype("int32"),
+    )
     same(run(lambda x: x.sum(dtype=np.int32), np.full(3, 2**31 - 1, "int32")), np.int32(2147483645))
 
 
@@ -129,7 +134,9 @@ def test_F015_scalars_stay_weak_inside_as_outside() -> None:
     with pytest.raises(OverflowError, match="300"):
         run(lambda x, h: x + h, np.ones(3, "uint8"), 300)
     assert run(lambda x, h: x < h, np.ones(3, "uint8"), 300).all()
-    same(run(lambda x, h: np.clip(x, 0, h), np.full(2, 255, "uint8"), 300), np.full(2, 255, "uint8"))
+    same(
+        run(lambda x, h: np.clip(x, 0, h), np.full(2, 255, "uint8"), 300), np.full(2, 255, "uint8")
+    )
 
 
 @pytest.mark.parametrize("n", [3, 35])
@@ -147,7 +154,10 @@ def test_F016_nan_wins_in_any_order(n: int) -> None:
 @pytest.mark.parametrize("shape", [(4,), (3, 5), (33,), (7, 130)])
 def test_F017_idle_lanes_never_enter_a_maximum(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
-    for x in (rng.integers(5, 250, shape).astype("uint8"), rng.integers(-9, -1, shape).astype("int8")):
+    for x in (
+        rng.integers(5, 250, shape).astype("uint8"),
+        rng.integers(-9, -1, shape).astype("int8"),
+    ):
         for axis in [None, *range(len(shape))]:
             same(run(lambda x: x.max(axis=axis), x), x.max(axis=axis))  # noqa: B023
 
@@ -230,7 +240,9 @@ def test_F031_one_value_one_result_whatever_the_length(name: str, dtype: str) ->
     whole = f(np.full(67, 0.7, dtype))
     for n in range(1, 68):
         assert (f(np.full(n, 0.7, dtype)) == whole[0]).all()
-    assert abs(float(whole[0]) - getattr(math, name)(float(np.array(0.7, dtype)))) <= 4 * np.spacing(abs(whole[0]))
+    assert abs(
+        float(whole[0]) - getattr(math, name)(float(np.array(0.7, dtype)))
+    ) <= 4 * np.spacing(abs(whole[0]))
 
 
 def test_F032_booleans_are_booleans() -> None:
@@ -254,8 +266,14 @@ def test_F033_logical_is_not_bitwise() -> None:
 
 
 def test_F034_64_bit_integers_never_pass_through_double() -> None:
-    same(run(lambda x: x + (2**64 - 11), np.array([5], "uint64")), np.array([18446744073709551610], "uint64"))
-    same(run(lambda x, h: x + h, np.array([5], "uint64"), 2**64 - 11), np.array([18446744073709551610], "uint64"))
+    same(
+        run(lambda x: x + (2**64 - 11), np.array([5], "uint64")),
+        np.array([18446744073709551610], "uint64"),
+    )
+    same(
+        run(lambda x, h: x + h, np.array([5], "uint64"), 2**64 - 11),
+        np.array([18446744073709551610], "uint64"),
+    )
     same(run(lambda x: x.max(), np.array([2**53, 2**53 + 1])), np.int64(2**53 + 1))
     same(run(lambda x: x.sum(), np.array([2**53 + 1])), np.int64(2**53 + 1))
     assert run(lambda a, b: a > b, np.array([2**63], "uint64"), np.array([-1]))[0]

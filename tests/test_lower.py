@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from tests.graphs import F4, F8, I8, apply, chain, const, fold, inputs, softmax, standardise
 
 from opkiln.ops import primitives as p
 from opkiln.runtime import kernel as k
 from opkiln.runtime.graph import Graph, Node
 from opkiln.runtime.infer import make
 from opkiln.runtime.lower import lower
-from tests.graphs import F4, F8, I8, apply, chain, const, fold, inputs, softmax, standardise
 
 
 def kernels(graph: Graph, **options: int) -> list[k.Kernel]:

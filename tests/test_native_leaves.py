@@ -273,3 +273,17 @@ def test_torch(compiled: Factory) -> None:
     assert f(x[0, 0], x[0, 0], x[0, 0]).shape == ()
     with pytest.raises(TypeError, match="detach"):
         f(x.requires_grad_(), x, x)
+    negated = torch._neg_view(torch.ones(3))
+    with pytest.raises(TypeError, match="resolve_neg"):
+        f(negated, negated, negated)
+    for bad in (torch.ones(3).to_sparse(), torch.ones(3, device="meta")):
+        with pytest.raises(errors.OpkilnError, match="Tensor"):
+            f(bad, bad, bad)
+    with pytest.raises(errors.UnsupportedDType, match="bfloat16"):
+        f(*[torch.ones(3, dtype=torch.bfloat16)] * 3)
+    assert f(*[torch.ones(0)] * 3).shape == (0,)
+    y = torch.ones(3)
+    references = sys.getrefcount(y)
+    for _ in range(100):
+        f(y, y, y)
+    assert sys.getrefcount(y) == references

@@ -275,3 +275,56 @@ d = threading.Thread(target=lambda: [f(x, x, x) for _ in range(10**9)], daemon=T
         [sys.executable, "-c", program], check=False, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_clear_while_other_threads_call(compiled: Factory) -> None:
+    f, _fake = compiled(simple("mad_f32"))
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def work(n: int) -> None:
+        try:
+            x = f32(n)
+            expected = x * x + x
+            big = np.ones(50_000, np.float32)
+            while not stop.is_set():
+                np.testing.assert_array_equal(f(x, x, x), expected)
+                assert f(big, big, big)[-1] == 2
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for i in range(100):
+        f._clear()
+        f(f32(i), f32(i), f32(i))
+        native.trim()
+        gc.collect(0)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+def test_remembered_pools_may_go(compiled: Factory) -> None:
+    f, fake = compiled(simple("mad_f32"))
+    g, _other = compiled(simple("mad_f32"))
+    x, y = f32(3), f32(4)
+    for _ in range(20):
+        for a in (x, y, x):
+            np.testing.assert_array_equal(f(a, a, a), a * a + a)
+            np.testing.assert_array_equal(g(a, a, a), a * a + a)
+        native.trim()
+    assert fake.count("trace") == 1
+    old = native.get_limits()
+    native.set_limits(executors=4)
+    try:
+        for n in range(200):
+            a = f32(n % 40)
+            np.testing.assert_array_equal(f(a, a, a), a * a + a)
+            np.testing.assert_array_equal(g(x, x, x), x * x + x)
+        assert native.thread_stats()["executors"] <= 5
+        assert f._counters()["evictions"] > 0
+    finally:
+        native.set_limits(executors=old["executors"])

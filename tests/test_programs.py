@@ -17,7 +17,16 @@ FLOAT = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "floor",
          "square", "sqrt", "sign", "less", "where")  # fmt: skip
 INTEGER = ("add", "subtract", "multiply", "floor_divide", "remainder", "bitwise_and", "bitwise_xor", "left_shift",
            "maximum", "minimum", "absolute", "negative", "less", "where", "sum", "max")  # fmt: skip
-ARITY = {"floor": 1, "rint": 1, "trunc": 1, "absolute": 1, "negative": 1, "square": 1, "sqrt": 1, "sign": 1}
+ARITY = {
+    "floor": 1,
+    "rint": 1,
+    "trunc": 1,
+    "absolute": 1,
+    "negative": 1,
+    "square": 1,
+    "sqrt": 1,
+    "sign": 1,
+}
 
 
 @st.composite
@@ -34,7 +43,9 @@ def programs(draw: st.DrawFn) -> tuple[list[tuple[str, tuple[int, ...]]], list[i
     return steps, results, dtype
 
 
-def run(steps: list[tuple[str, tuple[int, ...]]], results: list[int], args: list[Any]) -> tuple[Any, ...]:
+def run(
+    steps: list[tuple[str, tuple[int, ...]]], results: list[int], args: list[Any]
+) -> tuple[Any, ...]:
     """The program, in plain NumPy: what is traced and what is the reference."""
     values = list(args)
     dtype = args[0].dtype
@@ -50,7 +61,9 @@ def run(steps: list[tuple[str, tuple[int, ...]]], results: list[int], args: list
     return tuple(values[i] for i in results)
 
 
-def arrays(shapes: list[tuple[int, ...]], dtype: str, rng: np.random.Generator, order: int) -> list[Array]:
+def arrays(
+    shapes: list[tuple[int, ...]], dtype: str, rng: np.random.Generator, order: int
+) -> list[Array]:
     """Inputs with layouts that differ: C, Fortran, every second element, backwards."""
     made = []
     for k, shape in enumerate(shapes):
@@ -74,7 +87,10 @@ SHAPES = [
 @settings(max_examples=60)
 @given(programs(), st.integers(0, len(SHAPES) - 1), st.integers(0, 63), st.integers(0, 2**31))
 def test_exact_programs_have_numpys_bits(
-    program: tuple[list[tuple[str, tuple[int, ...]]], list[int], str], shape: int, order: int, seed: int
+    program: tuple[list[tuple[str, tuple[int, ...]]], list[int], str],
+    shape: int,
+    order: int,
+    seed: int,
 ) -> None:
     steps, results, dtype = program
     args = arrays(SHAPES[shape], dtype, np.random.default_rng(seed), order)

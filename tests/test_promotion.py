@@ -131,7 +131,7 @@ def test_promotion_of_where_and_clip() -> None:
     for a, s in itertools.product(DTYPES, SCALARS):
         agree(lambda x, s=s: np.where(x != 1, x, s), sample(a))
         agree(lambda x, s=s: np.where(x != 1, s, x), sample(a))
-    for a, hi in itertools.product(DTYPES, [2, 300, 2**70, 2.5]):
+    for a, hi in itertools.product(DTYPES, [2, -1, 300, 2**70, 2.5]):
         if (
             a.kind != "b" or hi != 2**70
         ):  # NumPy refuses that bound for bool; here it bounds nothing

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,19 @@ def test_tour_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'extern "C"' in capsys.readouterr().out
     info = names["gelu"].info()
     assert (info.calls, info.traces) == (4, 2)
+
+
+def test_dependencies_are_used_and_explained() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [re.split(r"[<>=!~ ]", text)[0] for text in project["dependencies"]]
+    sources = "\n".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("ops", "runtime", "native")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    for name in names:
+        assert re.search(rf"^\s*(import|from) {name}\b", sources, flags=re.MULTILINE), name
+        assert re.search(rf"^\| {name}\b", README, flags=re.MULTILINE), name
 
 
 def test_links_in_the_docs_lead_somewhere() -> None:

@@ -1,5 +1,6 @@
 """Traced NumPy programs give NumPy's values: operators, functions, sizes, captures, updates."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -384,3 +385,46 @@ def test_where_names_lines() -> None:
     first = f.__code__.co_firstlineno
     assert found.graph.where[found.graph.outputs[0]] == f"{__file__}:{first + 2}"
     assert found.graph.where[found.graph.outputs[0].src[0]] == f"{__file__}:{first + 1}"
+
+
+def test_places_cover_what_is_needed_only() -> None:
+    def f(x: Any, y: Any) -> Any:
+        unused = np.exp(x)
+        del unused
+        return np.broadcast_to(x, (x.shape[0] + 1 - 1, *x.shape[1:])) * y
+
+    found = traced(f, A, A)
+    needed = set(found.graph.nodes) | {d for n in found.graph.nodes for d in n.shape}
+    assert found.graph.where
+    assert all(n in needed or n.is_host for n in found.graph.where)
+
+
+def test_bits_of_sizes_are_pinned() -> None:
+    check(lambda x: x * ((x.shape[0] & 1) + (1 << x.shape[1]) + (x.size ^ 2) + ~x.shape[0]), A)
+    with refused(NotImplementedError, "//"):
+        run(lambda x, h: x * (h & 1), A, 3)
+
+
+def test_threads_trace_at_once() -> None:
+    results: list[Any] = []
+
+    def work(k: int) -> None:
+        def f(x: Any) -> Any:
+            t = x + k
+            for _ in range(200):
+                t += x
+            return t * x.shape[0]
+
+        results.append((k, run(f, A)))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 8
+    for k, found in results:
+        expected = A + np.float32(k)
+        for _ in range(200):
+            expected += A
+        np.testing.assert_array_equal(found, expected * 2)

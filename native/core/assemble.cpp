@@ -166,7 +166,7 @@ std::unique_ptr<Executor> Instantiation::assemble(const ArrayView* args, const A
   if (!ex->fallback_)
     for (std::size_t k = 0; k < nests_.size(); ++k)
       if (nests_[k].launch) assemble_nest(ex.get(), &ex->nests_[ex->nest_count_++], k);
-  ex->fill_scalars(false);
+  ex->fill_fixed_scalars();
   ex->workspace_size_ = ex->nest_count_ != 0 ? static_cast<std::size_t>(workspace_) : 0;
   ex->needs_setup_ = plan_.has_per_call() || ex->workspace_size_ != 0;
   if (ex->launches()) ex->event_ = EventPool::acquire(stream_.device());

@@ -86,17 +86,22 @@ void Executor::AlignedFree::operator()(char* p) const noexcept {
   ::operator delete(p, std::align_val_t{64});
 }
 
-void Executor::fill_scalars(bool per_call) {
+void Executor::fill_fixed_scalars() {
   const std::vector<ScalarSpec>& specs = plan_->scalars();
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const ScalarSpec& s = specs[i];
-    if (s.per_call == per_call)
-      scalars_[i] =
-          scalar_slot(regs_[s.reg], plan_->program().at(s.reg).type, s.dtype, s.mode, s.reg);
+    if (s.per_call) continue;
+    const HostType type = plan_->program().at(s.reg).type;
+    scalars_[i] = scalar_slot(regs_[s.reg], type, s.dtype, s.mode, s.reg);
   }
+  copy_scalars();
+}
+
+void Executor::copy_scalars() noexcept {
   for (std::uint32_t n = 0; n < nest_count_; ++n) {
     const Nest& nest = nests_[n];
     if (nest.scalar_slots == nullptr) continue;
+    copies_scalars_ = true;
     for (std::uint32_t i = 0; i < nest.nscalars; ++i)
       nest.scalar_copy[i] = scalars_[nest.scalar_slots[i]];
   }
@@ -105,7 +110,9 @@ void Executor::fill_scalars(bool per_call) {
 void Executor::prepare(const HostValue* weak) {
   if (!plan_->has_per_call()) return;
   plan_->program().run_call(regs_, weak);
-  fill_scalars(true);
+  for (const CallScalar& s : plan_->call_scalars())
+    scalars_[s.slot] = scalar_slot(regs_[s.reg], s.type, s.dtype, s.mode, s.reg);
+  if (copies_scalars_) copy_scalars();
 }
 
 void Executor::setup(const HostValue* weak) {

@@ -154,7 +154,8 @@ class Executor {
   friend class Lease;
   Executor() = default;
   void setup(const HostValue* weak);
-  void fill_scalars(bool per_call);
+  void fill_fixed_scalars();
+  void copy_scalars() noexcept;
   void allocate_workspace();
   std::uint64_t run_elements(const Nest& nest, KernelArgs& args, char** ptr, std::int64_t begin,
                              std::int64_t end) const;
@@ -169,7 +170,8 @@ class Executor {
   std::uint32_t nest_count_ = 0;
   std::uint32_t capture_at_ = 0, out_at_ = 0, temp_at_ = 0, slot_count_ = 0;
   std::uint32_t out_count_ = 0;
-  bool needs_setup_ = false;  // weak scalars, or a workspace still to be allocated
+  bool copies_scalars_ = false;  // some kernel has its scalars in an order of its own
+  bool needs_setup_ = false;     // weak scalars, or a workspace still to be allocated
   Phase phase_ = Phase::kHost;
   bool fallback_ = false;
   OutSpec* out_specs_ = nullptr;

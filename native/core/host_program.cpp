@@ -275,10 +275,17 @@ void HostProgram::run_fixed(HostValue* regs, const std::int64_t* const* shapes) 
 }
 
 void HostProgram::run_call(HostValue* regs, const HostValue* weak) const {
-  for (const int reg : per_call_) step(reg, regs, nullptr, weak);
+  for (const int reg : per_call_) {
+    const HostInstr& in = code_[static_cast<std::size_t>(reg)];
+    if (in.op >= HostOp::kArgI && in.op <= HostOp::kArgF)
+      regs[reg] = weak[in.a];
+    else
+      step(reg, regs, nullptr, weak);
+  }
 }
 
-std::uint64_t scalar_slot(HostValue value, HostType type, DType dtype, ScalarMode mode, int reg) {
+std::uint64_t scalar_slot_general(HostValue value, HostType type, DType dtype, ScalarMode mode,
+                                  int reg) {
   std::uint64_t slot = 0;
   if (is_float(dtype)) {
     // An int goes through double first, as NumPy's conversion of a Python int does.

@@ -2,6 +2,7 @@
 // slots.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -92,7 +93,24 @@ class HostProgram {
   std::size_t weak_count_ = 0;
 };
 
+/// scalar_slot() of everything but the common float and signed cases.
+std::uint64_t scalar_slot_general(HostValue value, HostType type, DType dtype, ScalarMode mode,
+                                  int reg);
+
 /// A register's value as the 8 bytes of a kernel's scalar slot. Throws HostError (range).
-std::uint64_t scalar_slot(HostValue value, HostType type, DType dtype, ScalarMode mode, int reg);
+inline std::uint64_t scalar_slot(HostValue value, HostType type, DType dtype, ScalarMode mode,
+                                 int reg) {
+  if (is_float(dtype) && type != HostType::kUnsigned) {
+    // An int goes through double first, as NumPy's conversion of a Python int does.
+    const double wide = type == HostType::kFloat ? value.f : static_cast<double>(value.i);
+    if (dtype == DType::kF64) return std::bit_cast<std::uint64_t>(wide);
+    return std::bit_cast<std::uint32_t>(static_cast<float>(wide));
+  }
+  if (type == HostType::kInt &&
+      (dtype == DType::kI64 ||
+       (dtype == DType::kI32 && value.i == static_cast<std::int32_t>(value.i))))
+    return dtype == DType::kI64 ? value.u : static_cast<std::uint32_t>(value.i);
+  return scalar_slot_general(value, type, dtype, mode, reg);
+}
 
 }  // namespace opkiln::core

@@ -93,7 +93,9 @@ int Plan::scalar(int reg, DType dtype, ScalarMode mode) {
   if (source.type == HostType::kFloat && !is_float(dtype))
     throw PlanError("scalar: float register to integer dtype");
   scalars_.push_back({reg, dtype, mode, source.per_call});
-  return static_cast<int>(scalars_.size()) - 1;
+  const int slot = static_cast<int>(scalars_.size()) - 1;
+  if (source.per_call) call_scalars_.push_back({slot, reg, source.type, dtype, mode});
+  return slot;
 }
 
 int Plan::kernel(KernelSpec spec) {
@@ -145,9 +147,10 @@ void Plan::output_host(int reg) {
 void Plan::pin(int arg_buffer, int axis, std::int64_t value) {
   require_open();
   const BufferSpec& spec = checked_buffer(arg_buffer);
-  if (spec.kind != BufferKind::kArg) throw PlanError("pin: not an argument");
+  if (spec.kind != BufferKind::kArg && spec.kind != BufferKind::kCapture)
+    throw PlanError("pin: not an input");
   if (axis < 0 || axis >= spec.rank) throw PlanError("pin: no such axis");
-  pins_.push_back({spec.ordinal, axis, value});
+  if (spec.kind == BufferKind::kArg) pins_.push_back({spec.ordinal, axis, value});
 }
 
 void Plan::finish() {

@@ -37,6 +37,15 @@ struct ScalarSpec {
   bool per_call;
 };
 
+/// A scalar slot that is filled anew on every call.
+struct CallScalar {
+  int slot;
+  int reg;
+  HostType type;
+  DType dtype;
+  ScalarMode mode;
+};
+
 struct OperandSpec {
   int buffer = 0;
   std::vector<int> axis_map;  // per iteration axis: the buffer's axis, or -1
@@ -84,6 +93,7 @@ class Plan : public RefCounted {
   int kernel(KernelSpec spec);
   void output_buffer(int buffer);
   void output_host(int reg);
+  /// Of a capture: accepted and not stored, since a plan's captures do not change.
   void pin(int arg_buffer, int axis, std::int64_t value);
   void finish();
 
@@ -107,6 +117,7 @@ class Plan : public RefCounted {
   const std::vector<BufferSpec>& buffers() const noexcept { return buffers_; }
   const std::vector<KernelSpec>& kernels() const noexcept { return kernels_; }
   const std::vector<ScalarSpec>& scalars() const noexcept { return scalars_; }
+  const std::vector<CallScalar>& call_scalars() const noexcept { return call_scalars_; }
   const std::vector<OutputRef>& outputs() const noexcept { return outputs_; }
   const std::vector<Pin>& pins() const noexcept { return pins_; }
   /// Buffer indices by ordinal.
@@ -131,6 +142,7 @@ class Plan : public RefCounted {
   std::vector<BufferSpec> buffers_;
   std::vector<int> by_kind_[4];
   std::vector<ScalarSpec> scalars_;
+  std::vector<CallScalar> call_scalars_;
   std::vector<KernelSpec> kernels_;
   std::vector<OutputRef> outputs_;
   std::vector<Pin> pins_;

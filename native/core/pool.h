@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "errors.h"
 #include "executor.h"
 #include "function.h"
 #include "key.h"
@@ -156,6 +157,7 @@ Lease Pool::acquire(const PoolLimits& limits, Build&& build) {
     }
   } undo{this};
   executor = build();
+  if (!executor) throw PlanError("build returned no executor");
   undo.pool = nullptr;
   adopt(*executor);
   return Lease(this, std::move(executor));

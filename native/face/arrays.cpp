@@ -92,9 +92,10 @@ bool check_out_count(const OutArgs& outs, size_t n_outs) {
                  : "out: the function has %zu array results",
           n_outs);
   } else {
-    raise(Err::shape, "use None for results that need no array",
-          "out: the 'out' tuple must have exactly one entry per array result: expected %zu, got %zu",
-          n_outs, outs.arrays.size());
+    raise(
+        Err::shape, "use None for results that need no array",
+        "out: the 'out' tuple must have exactly one entry per array result: expected %zu, got %zu",
+        n_outs, outs.arrays.size());
   }
   return false;
 }

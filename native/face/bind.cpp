@@ -135,8 +135,8 @@ int find_param(Compiled* self, PyObject* keyword) {
 }
 
 struct Params {
-  Small<PyObject*, 24> bound;    // per parameter, borrowed; null for the variadic ones
-  Small<Py_ssize_t, 8> extra;    // keywords for **kwargs, by their place in kwnames
+  Small<PyObject*, 24> bound;  // per parameter, borrowed; null for the variadic ones
+  Small<Py_ssize_t, 8> extra;  // keywords for **kwargs, by their place in kwnames
   int var_keyword = -1;
 };
 
@@ -145,8 +145,7 @@ Bound bind_keywords(Compiled* self, Params& params, PyObject* const* values, PyO
   const Py_ssize_t n = PyTuple_GET_SIZE(kwnames);
   for (Py_ssize_t i = 0; i < n; i++) {
     PyObject* keyword = PyTuple_GET_ITEM(kwnames, i);
-    if (self->takes_out &&
-        (keyword == g_str_out || PyUnicode_Compare(keyword, g_str_out) == 0)) {
+    if (self->takes_out && (keyword == g_str_out || PyUnicode_Compare(keyword, g_str_out) == 0)) {
       *out = values[i];
       continue;
     }

@@ -92,8 +92,8 @@ struct CallArgs {
 
 enum class Bound { ok, error, traced };  // traced: an argument is symbolic, the call must inline
 
-// The whole of binding: keywords, defaults, flattening. `*out` receives the `out` keyword (borrowed)
-// or null. May throw std::bad_alloc.
+// The whole of binding: keywords, defaults, flattening. `*out` receives the `out` keyword
+// (borrowed) or null. May throw std::bad_alloc.
 Bound bind_call(Compiled* self, CallArgs& call, PyObject* const* args, Py_ssize_t nargs,
                 PyObject* kwnames, PyObject** out);
 

@@ -40,9 +40,9 @@ class Objects {
 struct Computation {
   Compiled* self;
   CallArgs& call;
-  OutArgs* outs;          // null: all results are fresh
-  bool direct;            // kernels write into outs
-  Objects results{};      // per out buffer
+  OutArgs* outs;               // null: all results are fresh
+  bool direct;                 // kernels write into outs
+  Objects results{};           // per out buffer
   Small<uint64_t, 8> cells{};  // memory of fresh results of rank 0, which become scalars
 };
 

@@ -163,16 +163,11 @@ struct CounterRow {
   uint64_t Counters::* field;
 };
 const CounterRow kCounters[] = {
-    {"calls", &Counters::calls},
-    {"hits", &Counters::hits},
-    {"misses", &Counters::misses},
-    {"traces", &Counters::traces},
-    {"programs", &Counters::programs},
-    {"builds", &Counters::builds},
-    {"disk_hits", &Counters::disk_hits},
-    {"fallbacks", &Counters::fallbacks},
-    {"copies", &Counters::copies},
-    {"integer_faults", &Counters::integer_faults},
+    {"calls", &Counters::calls},         {"hits", &Counters::hits},
+    {"misses", &Counters::misses},       {"traces", &Counters::traces},
+    {"programs", &Counters::programs},   {"builds", &Counters::builds},
+    {"disk_hits", &Counters::disk_hits}, {"fallbacks", &Counters::fallbacks},
+    {"copies", &Counters::copies},       {"integer_faults", &Counters::integer_faults},
 };
 
 PyObject* compiled_counters(PyObject* o, PyObject*) {
@@ -216,7 +211,8 @@ PyObject* compiled_clear_method(PyObject* o, PyObject*) {
 }
 
 // _flatten(*args, **kwargs) -> (tree, leaves, kinds): what trace() would be given.
-PyObject* compiled_flatten(PyObject* o, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+PyObject* compiled_flatten(PyObject* o, PyObject* const* args, Py_ssize_t nargs,
+                           PyObject* kwnames) {
   Compiled* self = as_compiled(o);
   try {
     CallArgs call(self->id);
@@ -293,14 +289,10 @@ int add_compiled_type(PyObject* module) {
     PyObject** place;
     const char* text;
   };
-  const Name names[] = {{&g_str_out, "out"},
-                        {&g_hooks.trace, "trace"},
-                        {&g_hooks.build, "build"},
-                        {&g_hooks.interpret, "interpret"},
-                        {&g_hooks.inline_, "inline"},
-                        {&g_hooks.host_error, "host_error"},
-                        {&g_hooks.fault, "fault"},
-                        {&g_hooks.export_, "export"}};
+  const Name names[] = {{&g_str_out, "out"},          {&g_hooks.trace, "trace"},
+                        {&g_hooks.build, "build"},    {&g_hooks.interpret, "interpret"},
+                        {&g_hooks.inline_, "inline"}, {&g_hooks.host_error, "host_error"},
+                        {&g_hooks.fault, "fault"},    {&g_hooks.export_, "export"}};
   for (const Name& name : names) {
     if (!(*name.place = PyUnicode_InternFromString(name.text))) return -1;
   }

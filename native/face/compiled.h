@@ -1,4 +1,5 @@
-// The object a user calls: in go the arguments, out comes the result; on a known key no Python runs.
+// The object a user calls: in go the arguments, out comes the result; on a known key no Python
+// runs.
 #pragma once
 
 #include <memory>
@@ -29,14 +30,13 @@ struct Inside {
 };
 
 struct Compiled {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   uint64_t id;  // of `state`, never reused; renewed by clear()
   int n_params;
   int n_positional;  // parameters that may be given by position
   int n_positional_only;
-  bool plain;        // positional parameters only, none static: the short way binds
-  bool takes_out;    // `out=` is ours, no parameter has that name
+  bool plain;                 // positional parameters only, none static: the short way binds
+  bool takes_out;             // `out=` is ours, no parameter has that name
   uint64_t guess_generation;  // while this is the thread's generation, `guess` is alive:
   core::Pool* guess;          // the pool of the last hit, on any thread
   Counters counters;
@@ -51,7 +51,7 @@ struct Compiled {
 // Creates the type and adds it to the module; -1 on error.
 int add_compiled_type(PyObject* module);
 
-extern PyObject* g_missing;   // the MISSING singleton
-extern PyObject* g_str_out;   // interned "out"
+extern PyObject* g_missing;  // the MISSING singleton
+extern PyObject* g_str_out;  // interned "out"
 
 }  // namespace opkiln::face

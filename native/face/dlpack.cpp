@@ -38,7 +38,16 @@ struct DLManagedTensorVersioned {
   uint64_t flags;
   DLTensor dl_tensor;
 };
+// DLPack 1.3's table of C functions, found on the type; spares two Python calls per tensor.
+struct DLPackExchangeAPI {
+  uint32_t major, minor;
+  void* previous;
+  void* allocator;
+  int (*from_py_object)(void* py_object, DLManagedTensorVersioned** out);
+  // further members are not used here
+};
 constexpr int32_t kDLCPU = 1;
+constexpr const char* kExchange = "dlpack_exchange_api";
 constexpr uint64_t kReadOnly = 1;
 constexpr const char* kLegacy = "dltensor";
 constexpr const char* kVersioned = "dltensor_versioned";
@@ -73,25 +82,39 @@ PyObject* adopt(PyObject* capsule, const char* name, const char* used, const cha
 int type_num_of(const DLDataType& t) {
   if (t.lanes != 1) return NPY_NOTYPE;
   switch (t.code << 8 | t.bits) {
-    case 0 << 8 | 8: return NPY_INT8;
-    case 0 << 8 | 16: return NPY_INT16;
-    case 0 << 8 | 32: return NPY_INT32;
-    case 0 << 8 | 64: return NPY_INT64;
-    case 1 << 8 | 8: return NPY_UINT8;
-    case 1 << 8 | 16: return NPY_UINT16;
-    case 1 << 8 | 32: return NPY_UINT32;
-    case 1 << 8 | 64: return NPY_UINT64;
-    case 2 << 8 | 32: return NPY_FLOAT;
-    case 2 << 8 | 64: return NPY_DOUBLE;
-    case 6 << 8 | 8: return NPY_BOOL;
-    default: return NPY_NOTYPE;
+    case 0 << 8 | 8:
+      return NPY_INT8;
+    case 0 << 8 | 16:
+      return NPY_INT16;
+    case 0 << 8 | 32:
+      return NPY_INT32;
+    case 0 << 8 | 64:
+      return NPY_INT64;
+    case 1 << 8 | 8:
+      return NPY_UINT8;
+    case 1 << 8 | 16:
+      return NPY_UINT16;
+    case 1 << 8 | 32:
+      return NPY_UINT32;
+    case 1 << 8 | 64:
+      return NPY_UINT64;
+    case 2 << 8 | 32:
+      return NPY_FLOAT;
+    case 2 << 8 | 64:
+      return NPY_DOUBLE;
+    case 6 << 8 | 8:
+      return NPY_BOOL;
+    default:
+      return NPY_NOTYPE;
   }
 }
 
 PyObject* wrap(PyObject* source, const DLTensor& t, bool readonly, Ref owner) {
-  static const char* const kNames[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  static const char* const kNames[] = {"int",    "uint",    "float", "handle",
+                                       "bfloat", "complex", "bool"};
   if (t.device.device_type != kDLCPU) {
-    return raise(Err::device, "move it to the CPU first", "expected memory on the CPU, got device type %d",
+    return raise(Err::device, "move it to the CPU first",
+                 "expected memory on the CPU, got device type %d",
                  static_cast<int>(t.device.device_type));
   }
   const int type_num = type_num_of(t.dtype);
@@ -142,8 +165,59 @@ PyObject* capsule_of(PyObject* o) {
   return PyObject_CallNoArgs(method.get());
 }
 
+// An exporter's own error (no storage, another device) as ours, its first line kept. Returns null.
+PyObject* export_error(PyObject* o) {
+  if (!PyErr_Occurred()) {
+    return raise(Err::argument, nullptr, "the memory of a %s cannot be used", Py_TYPE(o)->tp_name);
+  }
+  if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_BufferError)) {
+    return nullptr;
+  }
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  Ref text(value ? PyObject_Str(value) : nullptr);
+  Ref lines(text ? PyUnicode_Splitlines(text.get(), 0) : nullptr);
+  if (!lines || PyList_GET_SIZE(lines.get()) == 0) {
+    PyErr_Clear();
+    PyErr_Restore(type, value, traceback);
+    return nullptr;
+  }
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(traceback);
+  return raise(Err::argument, "pass a dense array on the CPU",
+               "the memory of a %s cannot be used: %U", Py_TYPE(o)->tp_name,
+               PyList_GET_ITEM(lines.get(), 0));
+}
+
+// torch marks some views as "negated, not yet done", and its export drops the mark.
+int check_negation(PyObject* o) {
+  Ref answer(PyObject_CallMethod(o, "is_neg", nullptr));
+  if (!answer) {
+    PyErr_Clear();
+    return 0;
+  }
+  if (answer.get() != Py_True) return 0;
+  raise(Err::argument, "pass x.resolve_neg()",
+        "expected plain values, got a %s with its negative bit set", Py_TYPE(o)->tp_name);
+  return -1;
+}
+
+// The C functions of exactly this type (a subclass may mean something else by __dlpack__), or null.
+const DLPackExchangeAPI* exchange_of(PyObject* o) {
+  static PyObject* name = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+  PyObject* dict = Py_TYPE(o)->tp_dict;
+  PyObject* capsule = name && dict ? PyDict_GetItemWithError(dict, name) : nullptr;
+  if (!capsule || !PyCapsule_IsValid(capsule, kExchange)) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  const auto* api = static_cast<DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule, kExchange));
+  return api->major == 1 && api->from_py_object ? api : nullptr;
+}
+
 // 0 fine, -1 refused with an error set.
-int check_source(PyObject* o) {
+int check_grad(PyObject* o) {
   Ref needs_grad(PyObject_GetAttrString(o, "requires_grad"));
   if (!needs_grad) {
     PyErr_Clear();
@@ -157,6 +231,10 @@ int check_source(PyObject* o) {
       return -1;
     }
   }
+  return 0;
+}
+
+int check_device(PyObject* o) {
   Ref device(PyObject_CallMethod(o, "__dlpack_device__", nullptr));
   if (!device) return -1;
   int type = 0, number = 0;
@@ -169,33 +247,47 @@ int check_source(PyObject* o) {
   if (PyErr_Occurred()) return -1;
   if (type != kDLCPU) {
     raise(Err::device, "move it to the CPU first, for example x.cpu()",
-          "expected memory on the CPU, got a %s on DLPack device (%d, %d)", Py_TYPE(o)->tp_name, type,
-          number);
+          "expected memory on the CPU, got a %s on DLPack device (%d, %d)", Py_TYPE(o)->tp_name,
+          type, number);
     return -1;
   }
   return 0;
 }
 
+PyObject* wrap_versioned(PyObject* o, DLManagedTensorVersioned* m, bool writable, Ref owner) {
+  if (m->major != 1) {
+    return raise(Err::argument, nullptr, "expected DLPack version 1, got version %u.%u", m->major,
+                 m->minor);
+  }
+  const bool readonly = (m->flags & kReadOnly) != 0;
+  if (readonly && writable) {
+    return raise(Err::readonly, "pass a writable array", "out: the %s is read-only",
+                 Py_TYPE(o)->tp_name);
+  }
+  return wrap(o, m->dl_tensor, readonly, std::move(owner));
+}
+
 }  // namespace
 
 PyObject* array_from_dlpack(PyObject* o, bool writable) {
-  if (check_source(o) < 0) return nullptr;
+  if (check_grad(o) < 0 || check_negation(o) < 0) return nullptr;
+  if (const DLPackExchangeAPI* api = exchange_of(o)) {
+    DLManagedTensorVersioned* m = nullptr;
+    if (api->from_py_object(o, &m) != 0 || !m) return export_error(o);
+    PyObject* owner = PyCapsule_New(m, kOurVersioned, destroy<DLManagedTensorVersioned>);
+    if (!owner) {
+      m->deleter(m);
+      return nullptr;
+    }
+    return wrap_versioned(o, m, writable, Ref(owner));
+  }
+  if (check_device(o) < 0) return nullptr;
   Ref capsule(capsule_of(o));
-  if (!capsule) return nullptr;
+  if (!capsule) return export_error(o);
   if (PyCapsule_IsValid(capsule.get(), kVersioned)) {
     DLManagedTensorVersioned* m = nullptr;
     Ref owner(adopt(capsule.get(), kVersioned, "used_dltensor_versioned", kOurVersioned, &m));
-    if (!owner) return nullptr;
-    if (m->major != 1) {
-      return raise(Err::argument, nullptr, "expected DLPack version 1, got version %u.%u", m->major,
-                   m->minor);
-    }
-    const bool readonly = (m->flags & kReadOnly) != 0;
-    if (readonly && writable) {
-      return raise(Err::readonly, "pass a writable array", "out: the %s is read-only",
-                   Py_TYPE(o)->tp_name);
-    }
-    return wrap(o, m->dl_tensor, readonly, std::move(owner));
+    return owner ? wrap_versioned(o, m, writable, std::move(owner)) : nullptr;
   }
   if (PyCapsule_IsValid(capsule.get(), kLegacy)) {
     DLManagedTensor* m = nullptr;

@@ -78,7 +78,8 @@ void raise_current() {
     raise(Err::pool_timeout, "raise the pool limit or wait for earlier work", "%s", e.what());
   } catch (const core::ThreadPoolLimit& e) {
     raise(Err::pool_limit, "raise OPKILN_MAX_THREAD_POOLS or use fewer threads",
-          "OPKILN_MAX_THREAD_POOLS allows %zu thread pools and %zu threads hold one", e.limit, e.live);
+          "OPKILN_MAX_THREAD_POOLS allows %zu thread pools and %zu threads hold one", e.limit,
+          e.live);
   } catch (const core::EventError& e) {
     raise(Err::event, nullptr, "%s", e.what());
   } catch (const std::exception& e) {

@@ -7,20 +7,20 @@
 namespace opkiln::face {
 
 enum class Err : int {
-  argument,       // ArgumentError, TypeError
-  dtype,          // UnsupportedDType, TypeError
-  shape,          // ShapeError, ValueError
-  readonly,       // ReadOnlyError, ValueError
-  device,         // DeviceMismatch, ValueError
-  trace,          // TraceError, TypeError
-  not_yet,        // NotYet, NotImplementedError
-  pool_timeout,   // PoolTimeout, TimeoutError
-  pool_limit,     // PoolLimitError, RuntimeError
-  event,          // EventError, RuntimeError
-  load,           // LoadFailed, OSError
-  symbol,         // SymbolMissing, AttributeError
-  host_range,     // HostRangeError, OverflowError
-  internal,       // RuntimeError: a fault of opkiln itself
+  argument,      // ArgumentError, TypeError
+  dtype,         // UnsupportedDType, TypeError
+  shape,         // ShapeError, ValueError
+  readonly,      // ReadOnlyError, ValueError
+  device,        // DeviceMismatch, ValueError
+  trace,         // TraceError, TypeError
+  not_yet,       // NotYet, NotImplementedError
+  pool_timeout,  // PoolTimeout, TimeoutError
+  pool_limit,    // PoolLimitError, RuntimeError
+  event,         // EventError, RuntimeError
+  load,          // LoadFailed, OSError
+  symbol,        // SymbolMissing, AttributeError
+  host_range,    // HostRangeError, OverflowError
+  internal,      // RuntimeError: a fault of opkiln itself
   count_
 };
 

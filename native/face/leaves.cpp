@@ -9,14 +9,15 @@
 namespace opkiln::face {
 
 const uint8_t kCodeOfType[NPY_NTYPES_LEGACY] = {
-    0, 1, 5, 2, 6, 3, 7, 4, 8, 4, 8, 9, 10,              // bool .. double (x86-64, aarch64: LP64)
-    kNoCode, kNoCode, kNoCode, kNoCode,                  // long double, complex
+    0,       1,       5,       2,       6,       3,       7,
+    4,       8,       4,       8,       9,       10,  // bool .. double (x86-64, aarch64: LP64)
+    kNoCode, kNoCode, kNoCode, kNoCode,               // long double, complex
     kNoCode, kNoCode, kNoCode, kNoCode, kNoCode, kNoCode, kNoCode};  // object .. half
 static_assert(sizeof(long) == 8, "the table above maps NPY_LONG to 64 bits");
 
-const int kTypeOfCode[16] = {NPY_BOOL,   NPY_INT8,  NPY_INT16,  NPY_INT32,  NPY_INT64, NPY_UINT8,
-                             NPY_UINT16, NPY_UINT32, NPY_UINT64, NPY_FLOAT, NPY_DOUBLE,
-                             NPY_NOTYPE, NPY_NOTYPE, NPY_NOTYPE, NPY_NOTYPE, NPY_NOTYPE};
+const int kTypeOfCode[16] = {NPY_BOOL,   NPY_INT8,   NPY_INT16,  NPY_INT32, NPY_INT64,  NPY_UINT8,
+                             NPY_UINT16, NPY_UINT32, NPY_UINT64, NPY_FLOAT, NPY_DOUBLE, NPY_NOTYPE,
+                             NPY_NOTYPE, NPY_NOTYPE, NPY_NOTYPE, NPY_NOTYPE};
 
 namespace {
 
@@ -44,9 +45,9 @@ Bound refuse_type(Compiled* self, CallArgs& call, const char* fix, const char* w
 Bound refuse_dtype(Compiled* self, CallArgs& call, PyArray_Descr* descr) {
   const int type = descr->type_num;
   const bool numeric = PyTypeNum_ISNUMBER(type) || type == NPY_HALF;
-  const char* fix =
-      numeric ? "convert it first, for example x.astype(np.float32)"
-              : "pass an array of bool, int8..int64, uint8..uint64, float32 or float64";
+  const char* fix = numeric
+                        ? "convert it first, for example x.astype(np.float32)"
+                        : "pass an array of bool, int8..int64, uint8..uint64, float32 or float64";
   return refuse(self, call, Err::dtype, fix, "expected a numeric array, got dtype ",
                 reinterpret_cast<PyObject*>(descr));
 }
@@ -137,7 +138,7 @@ Bound add_numpy_scalar(Compiled* self, CallArgs& call, PyObject* o) {
 
 Bound add_sequence(Compiled* self, CallArgs& call, PyObject* o, char tag) {
   if (Py_EnterRecursiveCall(" in the arguments of a compiled function")) return Bound::error;
-    const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
+  const Py_ssize_t n = PySequence_Fast_GET_SIZE(o);
   call.key.push(tagged(tag, static_cast<uint64_t>(n)));
   Bound status = Bound::ok;
   for (Py_ssize_t i = 0; i < n && status == Bound::ok; i++) {
@@ -156,7 +157,7 @@ Bound add_sequence(Compiled* self, CallArgs& call, PyObject* o, char tag) {
 
 Bound add_dict(Compiled* self, CallArgs& call, PyObject* o) {
   if (Py_EnterRecursiveCall(" in the arguments of a compiled function")) return Bound::error;
-    Ref items(PyDict_Items(o));  // a snapshot: hashing keys may run the user's code
+  Ref items(PyDict_Items(o));  // a snapshot: hashing keys may run the user's code
   const Py_ssize_t n = items ? PyList_GET_SIZE(items.get()) : 0;
   Bound status = items ? Bound::ok : Bound::error;
   if (items) call.key.push(tagged('D', static_cast<uint64_t>(n)));

@@ -17,7 +17,8 @@ std::shared_ptr<LibraryHandle> LibraryHandle::open(const std::string& path) {
   }
   Py_END_ALLOW_THREADS;
   if (!handle) {
-    raise(Err::load, "see the loader's reason in the message; removing the file makes opkiln rebuild it",
+    raise(Err::load,
+          "see the loader's reason in the message; removing the file makes opkiln rebuild it",
           "cannot load %s: %s", path.c_str(), message.c_str());
     return nullptr;
   }
@@ -29,7 +30,8 @@ LibraryHandle::~LibraryHandle() { dlclose(handle_); }
 void* LibraryHandle::symbol(const std::string& name) const {
   void* address = dlsym(handle_, name.c_str());
   if (!address) {
-    raise(Err::symbol, nullptr, "expected %s to export %s, it does not", path_.c_str(), name.c_str());
+    raise(Err::symbol, nullptr, "expected %s to export %s, it does not", path_.c_str(),
+          name.c_str());
   }
   return address;
 }

@@ -162,12 +162,11 @@ bool bind_captures(Compiled* self, CallArgs& call, Record* record, core::Executo
     PyArrayObject* a = record->captures[i];
     const CaptureLayout& was = record->capture_layouts[i];
     const size_t rank = was.shape.size();
-    if (OPKILN_UNLIKELY(static_cast<size_t>(PyArray_NDIM(a)) != rank ||
-                        std::memcmp(PyArray_DIMS(a), was.shape.data(), rank * sizeof(npy_intp)) ||
-                        std::memcmp(PyArray_STRIDES(a), was.strides.data(),
-                                    rank * sizeof(npy_intp)) ||
-                        PyArray_DESCR(a)->type_num != was.type_num ||
-                        usable_as_is(a) != was.usable)) {
+    if (OPKILN_UNLIKELY(
+            static_cast<size_t>(PyArray_NDIM(a)) != rank ||
+            std::memcmp(PyArray_DIMS(a), was.shape.data(), rank * sizeof(npy_intp)) ||
+            std::memcmp(PyArray_STRIDES(a), was.strides.data(), rank * sizeof(npy_intp)) ||
+            PyArray_DESCR(a)->type_num != was.type_num || usable_as_is(a) != was.usable)) {
       Ref name(function_name(self->frontend));
       if (name) {
         raise(Err::shape, "call f.clear() after changing the layout of a captured array",

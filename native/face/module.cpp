@@ -44,9 +44,9 @@ void bind_library(nb::module_& m) {
           [](Library* self, nb::object path) {
             nb::object text = nb::steal(PyOS_FSPath(path.ptr()));
             if (!text.is_valid()) throw nb::python_error();
-            nb::object bytes = nb::steal(PyUnicode_Check(text.ptr())
-                                             ? PyUnicode_EncodeFSDefault(text.ptr())
-                                             : Py_NewRef(text.ptr()));
+            nb::object bytes =
+                nb::steal(PyUnicode_Check(text.ptr()) ? PyUnicode_EncodeFSDefault(text.ptr())
+                                                      : Py_NewRef(text.ptr()));
             if (!bytes.is_valid()) throw nb::python_error();
             auto handle = LibraryHandle::open(PyBytes_AS_STRING(bytes.ptr()));
             if (!handle) throw nb::python_error();
@@ -65,18 +65,21 @@ void bind_library(nb::module_& m) {
                    [](const Library& self) {
                      return nb::steal(PyUnicode_DecodeFSDefault(self.handle->path().c_str()));
                    })
-      .def("__repr__", [](const Library& self) { return "Library('" + self.handle->path() + "')"; });
+      .def("__repr__",
+           [](const Library& self) { return "Library('" + self.handle->path() + "')"; });
 }
 
 void bind_slot(nb::module_& m) {
   nb::class_<Slot>(m, "Slot", "A leaf of out_tree: output `index` of the plan.")
       .def(nb::init<uint32_t>(), "index"_a)
       .def_ro("index", &Slot::index)
-      .def("__eq__",
-           [](const Slot& self, nb::handle other) {
-             const Slot* slot = slot_of(other.ptr());
-             return slot && slot->index == self.index;
-           }, nb::arg("other").none())
+      .def(
+          "__eq__",
+          [](const Slot& self, nb::handle other) {
+            const Slot* slot = slot_of(other.ptr());
+            return slot && slot->index == self.index;
+          },
+          nb::arg("other").none())
       .def("__hash__", [](const Slot& self) { return static_cast<Py_hash_t>(self.index) + 7; })
       .def("__repr__", [](const Slot& self) { return "Slot(" + std::to_string(self.index) + ")"; });
   nb::class_<Missing>(m, "Missing", "The type of MISSING: a parameter without default.")
@@ -144,8 +147,9 @@ void bind_limits(nb::module_& m) {
         "Replaces limits of this thread's table and of tables made later.");
   m.def("set_max_thread_pools", &core::ThreadTable::set_max_thread_pools, "limit"_a,
         "Most threads that may hold executor pools; 0 for no limit.");
-  m.def("trim", [] { return core::ThreadTable::current().trim(); },
-        "Drops the calling thread's idle executors; returns how many.");
+  m.def(
+      "trim", [] { return core::ThreadTable::current().trim(); },
+      "Drops the calling thread's idle executors; returns how many.");
 }
 
 void translate_core_errors(const std::exception_ptr& error, void*) {
@@ -175,7 +179,8 @@ int import_numpy() {
 }
 
 NB_MODULE(_core, m) {
-  nb::set_leak_warnings(false);  // functions that live in modules outlive us at exit, as they should
+  nb::set_leak_warnings(
+      false);  // functions that live in modules outlive us at exit, as they should
   if (import_numpy() < 0) throw nb::python_error();
   m.doc() = "The native core of opkiln: plans, executors and the callable type.";
   nb::register_exception_translator(translate_core_errors);

@@ -95,7 +95,8 @@ core::Plan* plan_of(PyObject* o) {
 }
 
 void bind_plan(nb::module_& m) {
-  nb::class_<PyPlan>(m, "Plan", "Host program, buffers, kernels and variants of one traced signature.")
+  nb::class_<PyPlan>(m, "Plan",
+                     "Host program, buffers, kernels and variants of one traced signature.")
       .def(nb::init<>())
       .def(
           "host",
@@ -118,24 +119,28 @@ void bind_plan(nb::module_& m) {
           "reg"_a, "dtype"_a, "mode"_a)
       .def("kernel", &add_kernel, "extents"_a, "reduce_mask"_a, "operands"_a,
            "scalars"_a = std::vector<int>(), "ns_per_element"_a = 1.0, "may_raise"_a = false)
-      .def("output_buffer", [](PyPlan& self, int buffer) { self.plan->output_buffer(buffer); },
-           "buffer"_a)
-      .def("output_host", [](PyPlan& self, int reg) { self.plan->output_host(reg); }, "reg"_a)
-      .def("pin",
-           [](PyPlan& self, int arg_buffer, int axis, int64_t value) {
-             self.plan->pin(arg_buffer, axis, value);
-           },
-           "arg_buffer"_a, "axis"_a, "value"_a)
+      .def(
+          "output_buffer", [](PyPlan& self, int buffer) { self.plan->output_buffer(buffer); },
+          "buffer"_a)
+      .def(
+          "output_host", [](PyPlan& self, int reg) { self.plan->output_host(reg); }, "reg"_a)
+      .def(
+          "pin",
+          [](PyPlan& self, int arg_buffer, int axis, int64_t value) {
+            self.plan->pin(arg_buffer, axis, value);
+          },
+          "arg_buffer"_a, "axis"_a, "value"_a)
       .def("finish", [](PyPlan& self) { self.plan->finish(); })
       .def("add_variant", &add_variant, "kernel"_a, "column_class"_a, "address"_a,
            "keepalive"_a = nb::none())
-      .def("has_variant",
-           [](const PyPlan& self, int kernel, const std::string& column_class) {
-             const auto count = static_cast<int>(self.plan->kernels().size());
-             return kernel >= 0 && kernel < count && self.plan->finished() &&
-                    self.plan->find_variant(kernel, column_class) != nullptr;
-           },
-           "kernel"_a, "column_class"_a)
+      .def(
+          "has_variant",
+          [](const PyPlan& self, int kernel, const std::string& column_class) {
+            const auto count = static_cast<int>(self.plan->kernels().size());
+            return kernel >= 0 && kernel < count && self.plan->finished() &&
+                   self.plan->find_variant(kernel, column_class) != nullptr;
+          },
+          "kernel"_a, "column_class"_a)
       .def("missing", &missing_for, "arrays"_a, "captures"_a = std::vector<nb::object>())
       .def("set_fallback", [](PyPlan& self) { self.plan->set_fallback(); })
       .def_prop_ro("fallback", [](const PyPlan& self) { return self.plan->fallback(); })

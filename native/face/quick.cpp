@@ -130,8 +130,8 @@ const core::PoolLimits kUnusedLimits;  // with an idle executor nothing is limit
 
 // The result to return, or null with `*done` telling whether an error is set or the general way
 // must be taken.
-__attribute__((always_inline)) inline PyObject* quick(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* out,
-                       bool* done) {
+__attribute__((always_inline)) inline PyObject* quick(Compiled* self, PyObject* const* args,
+                                                      Py_ssize_t nargs, PyObject* out, bool* done) {
   *done = false;
   Gathered g;
   g.key[0] = self->id;

@@ -16,7 +16,8 @@ int OutTree::add(PyObject* node, size_t n_outputs) {
   if (slot) {
     items_.push_back({'s', slot->index, nullptr});
     if (slot->index >= n_outputs) {
-      raise(Err::internal, nullptr, "opkiln: out_tree names output %u of %zu", slot->index, n_outputs);
+      raise(Err::internal, nullptr, "opkiln: out_tree names output %u of %zu", slot->index,
+            n_outputs);
       status = -1;
     }
   } else if (PyTuple_CheckExact(node) || PyList_CheckExact(node)) {
@@ -108,12 +109,14 @@ int Record::read_captures() {
   const std::vector<int>& wanted = plan->captures();
   const Py_ssize_t n = PyTuple_GET_SIZE(items.get());
   if (static_cast<size_t>(n) != wanted.size()) {
-    raise(Err::internal, nullptr, "opkiln: the plan has %zu captures, the record %zd", wanted.size(), n);
+    raise(Err::internal, nullptr, "opkiln: the plan has %zu captures, the record %zd",
+          wanted.size(), n);
     return -1;
   }
   for (Py_ssize_t i = 0; i < n; i++) {
     PyObject* o = PyTuple_GET_ITEM(items.get(), i);
-    const core::BufferSpec& spec = plan->buffers()[static_cast<size_t>(wanted[static_cast<size_t>(i)])];
+    const core::BufferSpec& spec =
+        plan->buffers()[static_cast<size_t>(wanted[static_cast<size_t>(i)])];
     if (!PyArray_CheckExact(o) ||
         code_of(PyArray_DESCR(as_array(o))) != static_cast<uint8_t>(spec.dtype) ||
         PyArray_NDIM(as_array(o)) != spec.rank) {

@@ -29,8 +29,8 @@ class OutTree {
 
  private:
   struct Item {
-    char tag;         // 's' slot, 'c' constant, 'T' 'L' 'D' containers, 'k' key of the next item
-    uint32_t n;       // slot index, or number of items
+    char tag;          // 's' slot, 'c' constant, 'T' 'L' 'D' containers, 'k' key of the next item
+    uint32_t n;        // slot index, or number of items
     PyObject* object;  // constant or key, owned
   };
   int add(PyObject* node, size_t n_outputs);
@@ -115,6 +115,5 @@ class RecordMap {
   };
   std::unordered_map<std::vector<uint64_t>, std::vector<Record*>, Hash> map_;
 };
-
 
 }  // namespace opkiln::face

@@ -55,9 +55,9 @@ PyObject* make_key(PyObject* v) {
   if (PyTuple_Check(v)) {
     if (Py_EnterRecursiveCall(" in a static argument")) return nullptr;
     Ref items(PySequence_Tuple(v));
-    PyObject* key = items ? key_of_items(type, &PyTuple_GET_ITEM(items.get(), 0),
-                                         PyTuple_GET_SIZE(items.get()))
-                          : nullptr;
+    PyObject* key =
+        items ? key_of_items(type, &PyTuple_GET_ITEM(items.get(), 0), PyTuple_GET_SIZE(items.get()))
+              : nullptr;
     Py_LeaveRecursiveCall();
     return key;
   }
@@ -82,8 +82,8 @@ PyObject* make_key(PyObject* v) {
 
 // Objects whose equality is identity (such as most `self`) are held weakly.
 bool is_identity_object(PyObject* v) {
-  const PyTypeObject* type = Py_TYPE(v);
-  return type->tp_hash == PyBaseObject_Type.tp_hash && type->tp_weaklistoffset > 0;
+  PyTypeObject* type = Py_TYPE(v);
+  return type->tp_hash == PyBaseObject_Type.tp_hash && PyType_SUPPORTS_WEAKREFS(type);
 }
 
 }  // namespace

@@ -31,9 +31,9 @@ class Interns {
   int64_t add(PyObject* object, bool weak);
   int64_t id_of_identity(PyObject* value);
 
-  PyObject* by_key_ = nullptr;                             // canonical key -> id
-  std::unordered_map<PyObject*, uint64_t> by_pointer_;     // strongly held values only
-  std::unordered_map<PyObject*, uint64_t> weak_pointer_;   // checked against the weak reference
+  PyObject* by_key_ = nullptr;                            // canonical key -> id
+  std::unordered_map<PyObject*, uint64_t> by_pointer_;    // strongly held values only
+  std::unordered_map<PyObject*, uint64_t> weak_pointer_;  // checked against the weak reference
   size_t sweep_at_ = 64;
   std::vector<Held> values_;
 };

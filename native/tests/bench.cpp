@@ -106,9 +106,31 @@ int main() {
     lease->run();
     lease.release();
   });
+  // The same plan with a weak scalar: one slot filled per call.
+  auto weak_plan = make_ref<Plan>();
+  const int x = weak_plan->buffer(BufferKind::kArg, DType::kF32, {}, 1);
+  const int m = weak_plan->host(HostOp::kExtent, x, -1, 0);
+  const int y = weak_plan->buffer(BufferKind::kOut, DType::kF32, {m});
+  KernelSpec scaled;
+  scaled.extents = {m};
+  scaled.operands = {{x, {0}, false}, {x, {0}, false}, {x, {0}, false}, {y, {0}, true}};
+  scaled.scalars = {
+      weak_plan->scalar(weak_plan->host(HostOp::kArgF, 0), DType::kF32, ScalarMode::kCheck)};
+  weak_plan->kernel(scaled);
+  weak_plan->output_buffer(y);
+  weak_plan->finish();
+  weak_plan->add_variant(0, "CCCC", reinterpret_cast<void*>(&bench_kernel));
+  const auto weak_executor = instantiate(weak_plan, views, nullptr).executor;
+  HostValue weak;
+  weak.f = 2.0;
+  const double weak_ns = best_ns([&] {
+    asm volatile("" ::: "memory");
+    weak_executor->prepare(&weak);
+  });
   const double make_ns = best_ns([&] { build(); });
   std::printf("key %.1f  find %.1f  lease+release %.1f  pointers+run %.1f  whole call %.1f ns\n",
               key_ns, find_ns, lease_ns, run_ns, call_ns);
+  std::printf("weak scalar %.1f ns; ", weak_ns);
   std::printf("new executor of a known class %.0f ns, %zu bytes\n", make_ns, build()->bytes());
   return 0;
 }

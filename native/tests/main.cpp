@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
     std::printf("%s %8.1f ms  %s\n", opkiln::test::failures == before ? "ok  " : "FAIL", ms,
                 test.name);
   }
-  std::printf("%ld checks, %d failed\n", opkiln::test::checks.load(),
-              opkiln::test::failures.load());
+  std::printf("%zu tests, %ld checks, %d failed\n", opkiln::test::cases().size(),
+              opkiln::test::checks.load(), opkiln::test::failures.load());
   return opkiln::test::failures == 0 ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-"""Takes nothing; writes numpy_order.inc: layouts of two inputs and the strides NumPy gives their sum."""
+"""Takes nothing; writes numpy_order.inc: layouts of two inputs and the strides of their sum."""
 
 from __future__ import annotations
 

@@ -18,6 +18,9 @@ run() {  # name, value of -fsanitize=
 }
 
 mkdir -p "$builds"
+# One run at a time: two builds in one folder link each other's half-written objects.
+exec 9>"$builds/.lock"
+if command -v flock >/dev/null; then flock 9; fi
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=halt_on_error=1:die_after_fork=0
 run plain "" "$@"

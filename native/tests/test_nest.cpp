@@ -393,6 +393,70 @@ TEST(nest_scratch_of_a_reduction) {
   }
 }
 
+TEST(nest_many_kernels_share_the_workspace) {
+  Rng rng(9);
+  std::size_t saved = 0;
+  for (int i = 0; i < 200; ++i) {
+    auto plan = make_ref<Plan>();
+    std::vector<int> made = {plan->buffer(BufferKind::kArg, DType::kI32, {}, 1)};
+    const int n = plan->host(HostOp::kExtent, made[0], -1, 0);
+    const int kernels = pick(rng, 2, 9);
+    std::vector<std::pair<int, int>> reads;
+    int temps = 0;
+    for (int k = 0; k < kernels; ++k) {
+      const bool last = k == kernels - 1 || pick(rng, 0, 4) == 0;
+      temps += !last;
+      const int target =
+          plan->buffer(last ? BufferKind::kOut : BufferKind::kTemp, DType::kI32, {n});
+      const int a = pick(rng, std::max(0, k - 2), k), b = pick(rng, 0, k);
+      KernelSpec kernel;
+      kernel.extents = {n};
+      kernel.operands = {{made[static_cast<std::size_t>(a)], {0}, false},
+                         {made[static_cast<std::size_t>(b)], {0}, false},
+                         {target, {0}, true}};
+      plan->kernel(kernel);
+      if (last) plan->output_buffer(target);
+      made.push_back(target);
+      reads.emplace_back(a, b);
+    }
+    plan->finish();
+    for (int k = 0; k < kernels; ++k) add_linear_variants(*plan, k, DType::kI32);
+    const std::int64_t size = pick(rng, 1, 40);
+    Strided in = dense(DType::kI32, {size});
+    fill(rng, &in);
+    const ArrayView args[1] = {in.view()};
+    const auto ex = instantiate(plan, args, nullptr).executor;
+    CHECK(ex->workspace_bytes() % 64 == 0);
+    saved += static_cast<std::size_t>(temps) * 192 -
+             std::min<std::size_t>(static_cast<std::size_t>(temps) * 192, ex->workspace_bytes());
+    std::vector<std::vector<std::uint32_t>> want(1);
+    for (std::int64_t e = 0; e < size; ++e)
+      want[0].push_back(load<std::uint32_t>(args[0].data + 4 * e));
+    std::vector<std::vector<std::uint32_t>> results(
+        ex->out_count(), std::vector<std::uint32_t>(static_cast<std::size_t>(size)));
+    for (std::size_t k = 0; k < results.size(); ++k)
+      ex->outs()[k] = reinterpret_cast<char*>(results[k].data());
+    ex->args()[0] = args[0].data;
+    for (int round = 0; round < 2; ++round) {
+      ex->run();
+      std::size_t out = 0;
+      bool right = true;
+      want.resize(1);
+      for (std::size_t k = 0; k < reads.size(); ++k) {
+        want.emplace_back();
+        for (std::size_t e = 0; e < static_cast<std::size_t>(size); ++e)
+          want.back().push_back(3 * want[static_cast<std::size_t>(reads[k].first)][e] +
+                                5 * want[static_cast<std::size_t>(reads[k].second)][e]);
+        if (plan->buffers()[static_cast<std::size_t>(made[k + 1])].kind == BufferKind::kOut)
+          right = right && results[out++] == want.back();
+      }
+      CHECK(right);
+      ex->drop_workspace();
+    }
+  }
+  CHECK(saved > 0);  // some temporaries shared a place
+}
+
 TEST(nest_row_classes) {
   // x[kept, reduced] -> r, full
   const auto ask = [](std::int64_t rows, std::int64_t cols, std::uint32_t mask, bool with_full) {

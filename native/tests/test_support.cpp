@@ -24,25 +24,32 @@ std::uint64_t linear(const KernelArgs* a, std::int64_t begin, std::int64_t end) 
     char* out = a->ptr[2] + r * a->row[2];
     for (std::int64_t c = 0; c < a->cols; ++c)
       store<T>(out + c * step<T, kOut>(a, 2),
-               static_cast<T>(3 * load<T>(x + c * step<T, kA>(a, 0)) +
-                              5 * load<T>(y + c * step<T, kB>(a, 1))));
+               static_cast<T>(3 * static_cast<std::uint64_t>(load<T>(x + c * step<T, kA>(a, 0))) +
+                              5 * static_cast<std::uint64_t>(load<T>(y + c * step<T, kB>(a, 1)))));
   }
   return 0;
 }
 
-template <class T, int kX, int kFull>
+/// `kRows`: the row strides of x are promised instead (one item, or 0), those of the results one
+/// item.
+template <class T, int kX, int kFull, bool kRows = false>
 std::uint64_t fold(const KernelArgs* a, std::int64_t begin, std::int64_t end) {
+  constexpr int kG = 2;
+  const std::int64_t x_row = kRows ? step<T, kX>(a, 0) : a->row[0];
+  const std::int64_t r_row = kRows ? std::int64_t{sizeof(T)} : a->row[1];
+  const std::int64_t full_row = kRows ? std::int64_t{sizeof(T)} : a->row[2];
+  const std::int64_t x_step = kRows ? a->col[0] : step<T, kX>(a, 0);
+  const std::int64_t full_step = kRows ? a->col[2] : step<T, kRows ? kG : kFull>(a, 2);
   for (std::int64_t r = begin; r < end; ++r) {
-    const char* x = a->ptr[0] + r * a->row[0];
-    char* full = a->ptr[2] + r * a->row[2];
+    const char* x = a->ptr[0] + r * x_row;
+    char* full = a->ptr[2] + r * full_row;
     std::uint64_t sum = 1;
     for (std::int64_t c = 0; c < a->cols; ++c)
-      sum = sum * 31 + static_cast<std::uint64_t>(load<T>(x + c * step<T, kX>(a, 0)));
-    store<T>(a->ptr[1] + r * a->row[1], static_cast<T>(sum % 10007));
+      sum = sum * 31 + static_cast<std::uint64_t>(load<T>(x + c * x_step));
+    store<T>(a->ptr[1] + r * r_row, static_cast<T>(sum % 10007));
     for (std::int64_t c = 0; c < a->cols; ++c)
-      store<T>(
-          full + c * step<T, kFull>(a, 2),
-          static_cast<T>(2 * load<T>(x + c * step<T, kX>(a, 0)) + static_cast<T>(sum % 10007)));
+      store<T>(full + c * full_step,
+               static_cast<T>(2 * load<T>(x + c * x_step) + static_cast<T>(sum % 10007)));
   }
   return 0;
 }
@@ -65,6 +72,8 @@ void register_fold(Plan& plan, int kernel, std::integer_sequence<int, kIds...>) 
     const std::string letters = {kLetters[id / 3], 'G', kLetters[id % 3]};
     plan.add_variant(kernel, letters, reinterpret_cast<void*>(table[id]));
   }
+  plan.add_variant(kernel, "rCCC", reinterpret_cast<void*>(Fn{&fold<T, 0, 0, true>}));
+  plan.add_variant(kernel, "rZCC", reinterpret_cast<void*>(Fn{&fold<T, 1, 0, true>}));
 }
 
 std::uint64_t probe(const KernelArgs*, std::int64_t, std::int64_t) {

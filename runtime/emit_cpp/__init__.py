@@ -30,7 +30,10 @@ def emit(jobs: Sequence[Job]) -> str:
     width = min(lanes(job.kernel) for job in jobs)
     iota = ", ".join(map(str, range(width)))
     used = [expression(job.kernel, s) for job in jobs for s in job.kernel.statements()]
-    parts = ["// opkiln generated kernel, ABI 1\n", f"#define OK_N {width}\n#define OK_IOTA {iota}\n"]
+    parts = [
+        "// opkiln generated kernel, ABI 1\n",
+        f"#define OK_N {width}\n#define OK_IOTA {iota}\n",
+    ]
     parts += [sections()[name][1] for name in closure(used)]
     parts.append(_ARGS)
     nest = sections("nest.h")

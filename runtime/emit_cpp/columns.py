@@ -38,7 +38,9 @@ class ColumnPrinter(Printer):
         lines = [f"struct {self.name}_state {{", "  const u64 *scalar;"]
         lines += [f"  {kind} v{value};" for value, kind in self.row_values.items()]
         for f in self.folds:
-            lines.append(f"  ok_fold<{vector(self.dtypes[f.value])}, {self.vectors}, ok_{f.row}_op> a{f.value};")
+            lines.append(
+                f"  ok_fold<{vector(self.dtypes[f.value])}, {self.vectors}, ok_{f.row}_op> a{f.value};"
+            )
         lines += ["  ok_fault_t fault;"] if self.faulting else []
         return [*lines, "};"]
 
@@ -98,7 +100,11 @@ class ColumnPrinter(Printer):
         """One statement of a column loop, for the given vector of the step."""
         match s:
             case k.Load(value, o):
-                return "" if self.classes[o] == "Z" else f"const auto v{value} = {self.load(o, vector_index)};"
+                return (
+                    ""
+                    if self.classes[o] == "Z"
+                    else f"const auto v{value} = {self.load(o, vector_index)};"
+                )
             case k.Store(o, arg):
                 suffix, value = self.stored(o, arg)
                 at = self.at(o, vector_index)
@@ -156,7 +162,9 @@ class ColumnPrinter(Printer):
         for s in section.body:
             match s:
                 case k.Load(value, o):
-                    lines.append(f"  const auto v{value} = st.v{value} = {self.splat(o, f'p[{o}]')};")
+                    lines.append(
+                        f"  const auto v{value} = st.v{value} = {self.splat(o, f'p[{o}]')};"
+                    )
                 case k.Store(o, arg):
                     dtype = self.kernel.operands[o].dtype
                     if dtype.kind == "b":
@@ -192,7 +200,13 @@ class ColumnPrinter(Printer):
             lines += [f"  st.a{f.value}.close_block({self.identity_of(f)});" for f in blocked]
             lines.append("}")
         else:
-            lines += ["{", "  const i64 m = n;", "  char *const *q = p;", *(f"  {line}" for line in body), "}"]
+            lines += [
+                "{",
+                "  const i64 m = n;",
+                "  char *const *q = p;",
+                *(f"  {line}" for line in body),
+                "}",
+            ]
         for f in folds:
             total = f"st.a{f.value}.pairs.sum()" if f in blocked else f"st.a{f.value}.total()"
             if REDUCTIONS[f.row].identity == "zero":
@@ -213,7 +227,9 @@ class ColumnPrinter(Printer):
             lines.append(f"t[{o}] = pad{o}, ts[{o}] = {sizes[o]};")
             if o not in written:
                 at = f"q[{o}] + whole * {self.step} * a->col[{o}]"
-                lines.append(f"ok_pad<u{8 * sizes[o]}>(pad{o}, {at}, a->col[{o}], rest, {self.step});")
+                lines.append(
+                    f"ok_pad<u{8 * sizes[o]}>(pad{o}, {at}, a->col[{o}], rest, {self.step});"
+                )
         lines.append(f"{call}(t, ts, 1, rest, st);")
         for o in moved:
             if o in written:

@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
-from opkiln.runtime.emit_cpp.text import BLOCK, Printer, expression, is_blocked, reads, scalar, vector
+from opkiln.runtime.emit_cpp.text import (
+    BLOCK,
+    Printer,
+    expression,
+    is_blocked,
+    reads,
+    scalar,
+    vector,
+)
 
-VECTORS = 8  # vectors per panel: 512 bytes of neighbouring rows per column keep the prefetcher useful
+VECTORS = (
+    8  # vectors per panel: 512 bytes of neighbouring rows per column keep the prefetcher useful
+)
 
 
 class PanelPrinter(Printer):
@@ -29,7 +39,9 @@ class PanelPrinter(Printer):
         lines = [f"struct {self.name}_state {{", "  const u64 *scalar;"]
         lines += [f"  {kind} v{value}[{VECTORS}];" for value, kind in self.row_values.items()]
         for f in self.folds:
-            lines.append(f"  ok_panel<{vector(self.dtypes[f.value])}, {VECTORS}, ok_{f.row}_op> a{f.value};")
+            lines.append(
+                f"  ok_panel<{vector(self.dtypes[f.value])}, {VECTORS}, ok_{f.row}_op> a{f.value};"
+            )
         lines += ["  ok_fault_t fault;"] if self.faulting else []
         return [*lines, "};"]
 
@@ -110,7 +122,9 @@ class PanelPrinter(Printer):
         count = len(self.kernel.operands)
         lines = self.entry_head()
         lines.append(f"  for (i64 r = row_begin; r < row_end; r += {VECTORS} * OK_N) {{")
-        lines.append(f"    const i64 live = row_end - r < {VECTORS} * OK_N ? row_end - r : {VECTORS} * OK_N;")
+        lines.append(
+            f"    const i64 live = row_end - r < {VECTORS} * OK_N ? row_end - r : {VECTORS} * OK_N;"
+        )
         lines.append(f"    for (int i = 0; i < {count}; ++i) p[i] = a->ptr[i] + r * a->row[i];")
         index = 0
         for section in self.kernel.sections:
@@ -148,7 +162,9 @@ class PanelPrinter(Printer):
         if folds:
             lines.append(f"for (int u = 0; u < {VECTORS}; ++u) {{")
             for f in folds:
-                total = f"st.a{f.value}.pairs[u].sum()" if f in blocked else f"st.a{f.value}.total(u)"
+                total = (
+                    f"st.a{f.value}.pairs[u].sum()" if f in blocked else f"st.a{f.value}.total(u)"
+                )
                 if REDUCTIONS[f.row].identity == "zero":
                     total = f"n ? {total} : {vector(self.dtypes[f.value])}{{}}"
                 lines.append(f"  st.v{f.value}[u] = {total};")

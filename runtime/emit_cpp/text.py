@@ -108,7 +108,11 @@ def expression(kernel: k.Kernel, s: k.Statement) -> str:
                 return f"v{arg}"
             if source.kind == "b":
                 return f"ok_cast_from_bool<{scalar(target)}>(v{arg})"
-            return f"ok_to_bool(v{arg})" if target.kind == "b" else f"ok_cast<{scalar(target)}>(v{arg})"
+            return (
+                f"ok_to_bool(v{arg})"
+                if target.kind == "b"
+                else f"ok_cast<{scalar(target)}>(v{arg})"
+            )
         case k.Const(_, constant):
             return literal(constant)
         case k.Accumulate(_, name, _):
@@ -150,7 +154,11 @@ def identity(row: str, dtype: k.DT) -> str:
         return "-0.0" if dtype.kind == "f" else "0"
     if dtype.kind == "f":
         return "-__builtin_inf()"
-    return str(np.iinfo(dtype).min) if dtype.itemsize < 8 or dtype.kind == "u" else "(-0x7fffffffffffffffl - 1)"
+    return (
+        str(np.iinfo(dtype).min)
+        if dtype.itemsize < 8 or dtype.kind == "u"
+        else "(-0x7fffffffffffffffl - 1)"
+    )
 
 
 def reads(section: k.Section) -> set[int]:
@@ -176,7 +184,12 @@ class Printer:
     """What both printers share: which values live where, and how leaves and operands are read."""
 
     def __init__(self, job: Job, width: int) -> None:
-        self.kernel, self.classes, self.name, self.lanes = job.kernel, job.letters, job.symbol, width
+        self.kernel, self.classes, self.name, self.lanes = (
+            job.kernel,
+            job.letters,
+            job.symbol,
+            width,
+        )
         self.title = f"// {job.symbol} {job.classes}"
         self.dtypes = job.kernel.dtypes
         self.folds = [s for s in self.kernel.statements() if isinstance(s, k.Accumulate)]
@@ -187,7 +200,9 @@ class Printer:
             for s in section.body:
                 if isinstance(s, (k.Param, k.Const)):
                     self.leaves[s.value] = s
-                elif isinstance(s, k.Accumulate) or (section.kind != "loop" and not isinstance(s, k.Store)):
+                elif isinstance(s, k.Accumulate) or (
+                    section.kind != "loop" and not isinstance(s, k.Store)
+                ):
                     self.row_values[s.value] = vector(self.dtypes[s.value])
 
     def header(self) -> list[str]:

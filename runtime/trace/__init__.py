@@ -16,9 +16,8 @@ from opkiln.runtime.trace.session import (
     ArrayValue,
     HostValue,
     Session,
-    as_tuple,
     failure,
-    kind_name,
+    is_a,
     place_text,
 )
 from opkiln.runtime.trace.tracer import HostTracer, Tracer, call_row
@@ -53,9 +52,9 @@ def check_traceable(fn: Any) -> None:
     Raises:
         TraceError: not callable, a class, a generator or an async function.
     """
-    if not callable(fn) or isinstance(fn, type):
-        what = f"the class {fn.__name__}" if isinstance(fn, type) else kind_name(fn)
-        raise failure(TraceError, f"compile: expected a function, got {what}")
+    got = f"the class {fn.__name__}" if is_a(fn, type) else fn.__class__.__name__
+    if is_a(fn, type) or not callable(fn):
+        raise failure(TraceError, f"compile: expected a function, got {got}")
     inner = fn
     while True:
         step = getattr(inner, "__func__", None) or getattr(inner, "func", None)
@@ -64,9 +63,9 @@ def check_traceable(fn: Any) -> None:
         inner = step
     code = getattr(inner, "__code__", None)
     if code is None:  # an object that is called through its class
-        code = getattr(vars(type(inner)).get("__call__"), "__code__", None)
+        code = getattr(vars(inner.__class__).get("__call__"), "__code__", None)
     flags = code.co_flags if code is not None else 0
-    name = getattr(inner, "__name__", type(inner).__name__)
+    name = getattr(inner, "__name__", inner.__class__.__name__)
     if flags & (_COROUTINE | _ASYNC_GENERATOR):
         raise failure(
             TraceError,
@@ -131,7 +130,7 @@ def trace(
             )
         outputs: dict[Node, int] = {}
         out_tree = _collect(session, result, outputs)
-        graph = Graph(tuple(session.inputs), tuple(outputs), session.where())
+        graph = Graph(tuple(session.inputs), tuple(outputs), session.where(outputs))
         pinned = sorted(session.pins.items(), key=lambda item: item[0])
         pins = tuple((*at, value) for at, (value, _) in pinned)
         places = tuple(place_text(place) for _, (_, place) in pinned)
@@ -146,8 +145,8 @@ def _bind(
     def build(part: Any) -> Any:
         if isinstance(part, int):
             return values[part]
-        if isinstance(part, dict):
-            return dict(zip(as_tuple(part), map(build, as_tuple(part.values())), strict=True))
+        if is_a(part, dict):
+            return {key: build(item) for key, item in part.items()}
         return type(part)(build(item) for item in part)
 
     args: list[Any] = []

@@ -18,13 +18,14 @@ from opkiln.runtime.trace.promote import (
     BOOL,
     BROADCAST,
     cast,
+    check_bound,
     constant,
     elementwise,
     operand,
     plain,
     session_of,
 )
-from opkiln.runtime.trace.session import ArrayValue, HostValue, as_tuple, failure, require_dtype
+from opkiln.runtime.trace.session import ArrayValue, HostValue, failure, is_a, require_dtype
 from opkiln.runtime.trace.tracer import MissingAttribute, Tracer, call_row, update_in_place
 
 DT = np.dtype[Any]
@@ -110,8 +111,8 @@ _METHODS_ADVICE = {
 
 
 def _is_default(name: str, value: Any) -> bool:
-    if name == "out" and isinstance(value, tuple):
-        return all(v is None for v in as_tuple(value))
+    if name == "out" and is_a(value, tuple):
+        return all(v is None for v in value)
     return any(value is d or (isinstance(d, str) and value == d) for d in _DEFAULTS.get(name, ()))
 
 
@@ -137,7 +138,7 @@ def _into(ufunc: np.ufunc, out: Any, inputs: tuple[Any, ...], dtype: Any) -> Any
 def _unknown(name: str) -> Exception:
     import difflib
 
-    known = sorted({*ELEMENTWISE, *(f.__name__ for f in FUNCTIONS)})
+    known = sorted(n for n in {*ELEMENTWISE, *(f.__name__ for f in FUNCTIONS)} if hasattr(np, n))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     advice = _WRITE_INSTEAD.get(name) or (
         f"close matches that can: {', '.join('np.' + n for n in near)}" if near
@@ -175,6 +176,11 @@ _WRITE_INSTEAD = {
     "fmod": "write a - np.trunc(a / b) * b, or a % b",
     "nan_to_num": "write np.where(np.isnan(x), 0.0, x)",
     "heaviside": "write np.where(x > 0, 1.0, np.where(x == 0, half, 0.0))",
+    "einsum": "write (a[:, :, None] * b[None, :, :]).sum(1) and the like",
+    "zeros": "write np.zeros_like(x)",
+    "ones": "write np.ones_like(x)",
+    "full": "write np.full_like(x, value)",
+    "minimum.reduce": "write -((-x).max(axis))",
     "concatenate": "return the parts and join them outside",
     "stack": "return the parts and join them outside",
     "sort": "sort outside the compiled function",
@@ -201,13 +207,20 @@ def as_dtype(dtype: Any) -> DT:
     return native
 
 
+_KEYWORD_ADVICE = {
+    "out": "leave it out here; the caller may pass out= to the compiled function",
+    "where": "use np.where(mask, x, 0) as the operand",
+    "initial": "do the arithmetic on the result",
+}
+
+
 def _no_extras(name: str, **extras: Any) -> None:
     for keyword, value in extras.items():
         if value is not None and value is not NO_VALUE and value is not True:
             raise failure(
                 NotYet,
                 f"{name}: the keyword {keyword}= is not supported yet",
-                fix="use np.where(mask, x, 0) for where=, arithmetic on the result for initial=",
+                fix=_KEYWORD_ADVICE[keyword],
             )
 
 
@@ -296,6 +309,7 @@ def _clip(
     if lo is None or hi is None:
         row = "minimum" if lo is None else "maximum"
         operands = [operand(session, a), operand(session, hi if lo is None else lo)]
+        check_bound(row, operands, 1)
         return Tracer(session, plain(session, ELEMENTWISE[row], operands, ("check", "saturate")))
     return call_row("clip", a, lo, hi)
 

@@ -27,7 +27,7 @@ from opkiln.runtime.trace.session import (
     HostValue,
     Session,
     failure,
-    kind_name,
+    is_a,
     require_dtype,
 )
 
@@ -115,8 +115,8 @@ def operand(session: Session, value: Any) -> Operand:
         return value  # type: ignore[no-any-return]
     if isinstance(value, Node):
         return value
-    if isinstance(value, np.generic):
-        require_dtype(np.dtype(type(value)), "NumPy scalar")
+    if is_a(value, np.generic):
+        require_dtype(value.dtype, "NumPy scalar")
         return session.make(p.Constant(value))
     if isinstance(value, bool):
         return session.make(p.Constant(np.bool_(value)))
@@ -132,11 +132,11 @@ def operand(session: Session, value: Any) -> Operand:
         return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, complex):
         raise failure(NotYet, f"complex numbers are not supported yet, got {value!r}")
-    if isinstance(value, (list, tuple)) or hasattr(value, "__array__"):
+    if is_a(value, list, tuple) or hasattr(value, "__array__"):
         return session.capture(np.asarray(value), owner=value)
     raise failure(
         TraceError,
-        f"cannot compute with a {kind_name(value)}: expected an array or a number, got {text(value)}",
+        f"cannot compute with a {kind.__name__}: expected an array or a number, got {value!r:.60}",
         fix="convert it before the call, or pass it as an argument",
     )
 
@@ -149,11 +149,6 @@ def elementwise_operand(session: Session, value: Any) -> Node:
     if known.dtype is int or known.dtype is float:
         return cast(session, known, FLOAT64 if known.dtype is float else INT64)
     return known
-
-
-def text(value: object) -> str:
-    """A short repr for messages."""
-    return repr(value)[:60]
 
 
 def is_weak(value: Operand) -> bool:
@@ -313,9 +308,26 @@ def _where(session: Session, row: OpRow, operands: list[Operand]) -> Node:
     return plain(session, row, operands, "wrap")
 
 
+def check_bound(row: str, operands: list[Operand], at: int) -> None:
+    """Refuse a lower bound above all values of the dtype, or an upper one below, as NumPy does.
+
+    Raises:
+        HostRangeError: the number in the source is such a bound.
+    """
+    bound = operands[at]
+    (dtype, *_), _ = signature(ELEMENTWISE["clip" if len(operands) == 3 else row], operands)
+    if not isinstance(bound, int) or dtype.kind not in "iu":
+        return
+    info = np.iinfo(dtype)
+    if bound > info.max if row == "maximum" else bound < info.min:
+        raise failure(HostRangeError, f"Python integer {bound} out of bounds for {dtype.name}")
+
+
 def _clip(session: Session, row: OpRow, operands: list[Operand]) -> Node:
     """Bounds beyond the dtype's range bound nothing, so they saturate."""
     wanted, _ = signature(row, operands)
+    check_bound("maximum", operands, 1)
+    check_bound("minimum", operands, 2)
     x = cast(session, operands[0], wanted[0])
     lo, hi = (cast(session, o, wanted[0], "saturate") for o in operands[1:])
     if wanted[0] == BOOL:

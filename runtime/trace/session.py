@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -74,14 +74,9 @@ def failure(
     return cls(f"{message} ({place_text(place or user_place())})", fix=fix)
 
 
-def kind_name(value: object) -> str:
-    """The name of a value's class, for messages."""
-    return type(value).__name__
-
-
-def as_tuple(value: object) -> tuple[Any, ...]:
-    """A tuple or list that a type checker knows nothing about."""
-    return tuple(cast("list[Any]", value))
+def is_a(value: Any, *kinds: type) -> bool:
+    """As isinstance, without telling a type checker what it cannot name (tuple of what?)."""
+    return isinstance(value, kinds)
 
 
 def require_dtype(dtype: np.dtype[Any], what: str) -> None:
@@ -195,10 +190,12 @@ class Session:
             raise failure(type(error), str(error), place=place) from None
         return value
 
-    def where(self) -> dict[Node, str]:
-        """The user's "file:line" of every node made."""
+    def where(self, outputs: Iterable[Node]) -> dict[Node, str]:
+        """The user's "file:line" of every node that the outputs or their extents need."""
+        order = topological(outputs)
+        needed = {*order, *topological({dim for node in order for dim in node.shape})}
         lines: dict[CodeType, list[int | None]] = {}
-        return {node: place_text(place, lines) for node, place in self.places.items()}
+        return {n: place_text(at, lines) for n, at in self.places.items() if n in needed}
 
     def check_open(self) -> None:
         """Refuse values that outlived their trace.

@@ -9,7 +9,7 @@ import numpy as np
 
 from opkiln.ops import primitives as p
 from opkiln.ops.table import BY_UFUNC, ELEMENTWISE
-from opkiln.runtime.errors import HostRangeError, OpkilnError, ShapeError, TraceError
+from opkiln.runtime.errors import HostRangeError, NotYet, OpkilnError, ShapeError, TraceError
 from opkiln.runtime.graph import Node, const_value, host_const
 from opkiln.runtime.trace.promote import (
     BROADCAST,
@@ -258,6 +258,9 @@ class HostTracer(Operators, HostValue):
     def __abs__(self) -> Any:
         return _host(self.session, "abs", self)
 
+    def __invert__(self) -> Any:
+        return -1 - self
+
     def is_integer(self) -> bool:
         """As float.is_integer: needs the value."""
         return float(self.pinned()).is_integer()
@@ -334,6 +337,22 @@ def _host_rpow(self: Any, base: Any) -> Any:
     )
 
 
+def _host_bits(row: str, method: str) -> Callable[[Any, Any], Any]:
+    def bits(self: Any, other: Any) -> Any:
+        if not isinstance(other, HostTracer) and not _is_number(other):
+            return getattr(Operators, method)(self, other)
+        if not self.is_size or (isinstance(other, HostTracer) and not other.is_size):
+            raise failure(
+                NotYet,
+                f"{row} of a scalar argument is not supported yet",
+                fix="use // and % instead, or name it in ok.compile(static=...)",
+            )
+        concrete = other.pinned() if isinstance(other, HostTracer) else other
+        return getattr(self.pinned(), method)(concrete)
+
+    return bits
+
+
 def _host_compare(method: str, row: str) -> Callable[[Any, Any], Any]:
     def compare(self: Any, other: Any) -> Any:
         if other is None or isinstance(other, str):
@@ -353,6 +372,12 @@ for _name, (_row, _fn) in _HOST_FN.items():
     setattr(HostTracer, f"__r{_name}__", _reflected)
 HostTracer.__pow__ = _host_pow  # type: ignore[method-assign]
 HostTracer.__rpow__ = _host_rpow  # type: ignore[method-assign]
+for _name, _row in {
+    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "left_shift",
+    "rshift": "right_shift",
+}.items():  # fmt: skip
+    for _method in (f"__{_name}__", f"__r{_name}__"):
+        setattr(HostTracer, _method, _host_bits(_row, _method))
 for _name, _row in {
     "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
     "eq": "equal", "ne": "not_equal",

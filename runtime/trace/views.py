@@ -12,7 +12,7 @@ from opkiln.ops import primitives as p
 from opkiln.runtime.errors import AxisError, NotYet, ShapeError, TraceError
 from opkiln.runtime.graph import Node, const_value, host_const
 from opkiln.runtime.trace.promote import BROADCAST, elementwise_operand, session_of
-from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, as_tuple, failure
+from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, is_a
 from opkiln.runtime.trace.tracer import HostTracer, Tracer, as_view
 
 Axes = int | Sequence[int] | None
@@ -27,7 +27,7 @@ def as_array(session: Session, value: Any) -> Any:
 
 def items(value: Any) -> tuple[Any, ...]:
     """A tuple or list as a tuple, anything else as a tuple of one."""
-    return as_tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    return tuple(value) if is_a(value, tuple, list) else (value,)
 
 
 def one_axis(axis: Any, rank: int) -> int:

@@ -476,15 +476,16 @@ OK_FN V ok_scale(V p, V n) {
   return p * (V)((h + one) << shift) * (V)((k - h + one) << shift);
 }
 
-//@ exp : scale cap fma round
-// e^x. Cody-Waite reduction by ln 2, minimax polynomial of ours (mpmath, 2^-58; f32 2^-28).
+//@ exp : scale cap fma
+// e^x. Adding and taking away 1.5 * 2^23 (2^52) rounds. Cody-Waite reduction by ln 2, minimax
+// polynomial of ours (mpmath, 2^-58; f32 2^-28).
 template <class V>
 OK_FN V ok_exp(V x) {
   V n, r, p;
 #define OK_P(c) p = ok_fma(p, r, ok_c<V>(c));
   if constexpr (sizeof(ok_elt<V>) == 4) {
     x = ok_raise(ok_cap(x, 89.0f), -105.0f);
-    n = ok_rint(x * 1.44269504f);
+    n = ok_fma(x, ok_c<V>(1.44269504f), ok_c<V>(0x1.8p23f)) - 0x1.8p23f;
     r = ok_fma(n, ok_c<V>(-0x1.62e43p-1f), x);
     r = ok_fma(n, ok_c<V>(0x1.05c61p-29f), r);
     p = ok_c<V>(0x1.6d53cap-10f);
@@ -494,7 +495,7 @@ OK_FN V ok_exp(V x) {
     OK_P(0.5f)
   } else {
     x = ok_raise(ok_cap(x, 710.0), -746.0);
-    n = ok_rint(x * 1.4426950408889634);
+    n = ok_fma(x, ok_c<V>(1.4426950408889634), ok_c<V>(0x1.8p52)) - 0x1.8p52;
     r = ok_fma(n, ok_c<V>(-0x1.62e42fefa39efp-1), x);
     r = ok_fma(n, ok_c<V>(-0x1.abc9e3b39803fp-56), r);
     p = ok_c<V>(2.5112779574847208e-08);
@@ -630,7 +631,7 @@ OK_FN V ok_logm_(V f, V lo) {
 template <class V>
 OK_FN V ok_log_odd_(V x, V r) {
   V inf = ok_c<V>(__builtin_inf());
-  return (x > 0) & (x < inf) ? r : (x == 0 ? -inf : (x < 0 ? inf - inf : x));
+  return ((x > 0) & (x < inf)) ? r : (x == 0 ? -inf : (x < 0 ? inf - inf : x));
 }
 template <class V>
 OK_FN V ok_ln2_(V e, V f) {
@@ -665,7 +666,7 @@ OK_FN V ok_log1p(V x) {
   return ok_copysign(ok_log_odd_(u, ok_ln2_(e, (m - 1) + c)), x);
 }
 
-//@ exp2 : scale cap fma round
+//@ exp2 : scale cap fma
 // 2^x; minimax polynomial of ours (mpmath).
 template <class V>
 OK_FN V ok_exp2(V x) {
@@ -673,7 +674,7 @@ OK_FN V ok_exp2(V x) {
 #define OK_P(c) p = ok_fma(p, r, ok_c<V>(c));
   if constexpr (sizeof(ok_elt<V>) == 4) {
     x = ok_raise(ok_cap(x, 129.0f), -151.0f);
-    n = ok_rint(x);
+    n = (x + 0x1.8p23f) - 0x1.8p23f;
     r = x - n;
     p = ok_c<V>(0x1.3f906cp-13f);
     OK_P(0x1.5f0a66p-10f)
@@ -683,7 +684,7 @@ OK_FN V ok_exp2(V x) {
     OK_P(0x1.62e43p-1f)
   } else {
     x = ok_raise(ok_cap(x, 1025.0), -1076.0);
-    n = ok_rint(x);
+    n = (x + 0x1.8p52) - 0x1.8p52;
     r = x - n;
     p = ok_c<V>(4.4499554277714775e-10);
     OK_P(7.073826046257378e-09)
@@ -702,7 +703,7 @@ OK_FN V ok_exp2(V x) {
   return ok_scale(p, n);
 }
 
-//@ expm1 : scale cap fma round copysign
+//@ expm1 : scale cap fma copysign
 // e^x - 1 as 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)), so that 2^n itself need not be finite.
 template <class V>
 OK_FN V ok_expm1(V x) {
@@ -710,7 +711,7 @@ OK_FN V ok_expm1(V x) {
 #define OK_P(c) p = ok_fma(p, r, ok_c<V>(c));
   if constexpr (sizeof(ok_elt<V>) == 4) {
     r = ok_raise(ok_cap(x, 89.0f), -20.0f);
-    n = ok_rint(r * 1.44269504f);
+    n = ok_fma(r, ok_c<V>(1.44269504f), ok_c<V>(0x1.8p23f)) - 0x1.8p23f;
     r = ok_fma(n, ok_c<V>(-0x1.62e43p-1f), r);
     r = ok_fma(n, ok_c<V>(0x1.05c61p-29f), r);
     p = ok_c<V>(0x1.a28efcp-13f);
@@ -720,7 +721,7 @@ OK_FN V ok_expm1(V x) {
     OK_P(0x1.555556p-3f)
   } else {
     r = ok_raise(ok_cap(x, 710.0), -40.0);
-    n = ok_rint(r * 1.4426950408889634);
+    n = ok_fma(r, ok_c<V>(1.4426950408889634), ok_c<V>(0x1.8p52)) - 0x1.8p52;
     r = ok_fma(n, ok_c<V>(-0x1.62e42fefa39efp-1), r);
     r = ok_fma(n, ok_c<V>(-0x1.abc9e3b39803fp-56), r);
     p = ok_c<V>(2.091957592931933e-09);
@@ -1054,7 +1055,7 @@ OK_FN V ok_pow(V x, V y) {
   IVec<V> whole = ok_rint(y) == y, odd = whole & (ok_rint(y * 0.5) * 2 != y), one;
   IVec<V> sign = (IVec<V>)x & odd & ((ok_elt<IVec<V>>)1 << (8 * sizeof(T) - 1));
   t = (V)((IVec<V>)t ^ sign);
-  t = (x < 0) & ~whole & (a < inf) ? inf - inf : t;
+  t = ((x < 0) & ~whole & (a < inf)) ? inf - inf : t;
   one = (x == 1) | (y == 0) | ((a == 1) & (ok_abs(y) == inf));
   return one ? ok_c<V>(1) : t;
 }
@@ -1274,7 +1275,7 @@ OK_FN V ok_shr(V a, V b) {
 template <class V>
 OK_FN V ok_max(V a, V b) {
   if constexpr (ok_is_float<V>)
-    return (a >= b) | (a != a) ? a : b;
+    return ((a >= b) | (a != a)) ? a : b;
   else
     return a > b ? a : b;
 }
@@ -1283,7 +1284,7 @@ OK_FN V ok_max(V a, V b) {
 template <class V>
 OK_FN V ok_min(V a, V b) {
   if constexpr (ok_is_float<V>)
-    return (a <= b) | (a != a) ? a : b;
+    return ((a <= b) | (a != a)) ? a : b;
   else
     return a < b ? a : b;
 }

@@ -2,46 +2,55 @@
 // The rest of a row is padded to a whole step with copies of its first element, so that idle lanes
 // compute what a valid lane computes and can raise no fault of their own.
 template <class T>
-static __attribute__((noinline)) void ok_pad(char *to, const char *from, i64 stride, i64 count, i64 total) {
+static __attribute__((noinline)) void ok_pad(char* to, const char* from, i64 stride, i64 count,
+                                             i64 total) {
   typedef typename ok_vec<T>::one E;
-  for (i64 i = 0; i < count; ++i) ((E *)to)[i] = *(const E *)(from + i * stride);
-  for (i64 i = count; i < total; ++i) ((E *)to)[i] = *(const E *)from;
+  for (i64 i = 0; i < count; ++i) ((E*)to)[i] = *(const E*)(from + i * stride);
+  for (i64 i = count; i < total; ++i) ((E*)to)[i] = *(const E*)from;
 }
 template <class T>
-static __attribute__((noinline)) void ok_unpad(char *to, i64 stride, const char *from, i64 count) {
+static __attribute__((noinline)) void ok_unpad(char* to, i64 stride, const char* from, i64 count) {
   typedef typename ok_vec<T>::one E;
-  for (i64 i = 0; i < count; ++i) *(E *)(to + i * stride) = ((const E *)from)[i];
+  for (i64 i = 0; i < count; ++i) *(E*)(to + i * stride) = ((const E*)from)[i];
 }
 //@ part :
 // The first `count` lanes of a vector in memory; the others repeat lane 0, as above.
-template <class T> static __attribute__((noinline)) Vec<T> ok_load_short(const char *p, i64 count) {
+template <class T>
+static __attribute__((noinline)) Vec<T> ok_load_short(const char* p, i64 count) {
   typedef typename ok_vec<T>::one E;
   Vec<T> v;
-  for (int i = 0; i < OK_N; ++i) v[i] = ((const E *)p)[i < count ? i : 0];
+  for (int i = 0; i < OK_N; ++i) v[i] = ((const E*)p)[i < count ? i : 0];
   return v;
 }
-template <class V> static __attribute__((noinline)) void ok_store_short(char *p, V v, i64 count) {
+template <class V>
+static __attribute__((noinline)) void ok_store_short(char* p, V v, i64 count) {
   typedef typename ok_vec<ok_elt<V>>::one E;
   for (int i = 0; i < OK_N; ++i)
-    if (i < count) ((E *)p)[i] = v[i];
+    if (i < count) ((E*)p)[i] = v[i];
 }
-template <class T> OK_FN Vec<T> ok_load_part(const char *p, i64 count) {
+template <class T>
+OK_FN Vec<T> ok_load_part(const char* p, i64 count) {
   return count >= OK_N ? ok_load<T>(p) : ok_load_short<T>(p, count);
 }
-template <class V> OK_FN void ok_store_part(char *p, V v, i64 count) {
-  if (count >= OK_N) ok_store(p, v);
-  else ok_store_short(p, v, count);
+template <class V>
+OK_FN void ok_store_part(char* p, V v, i64 count) {
+  if (count >= OK_N)
+    ok_store(p, v);
+  else
+    ok_store_short(p, v, count);
 }
-OK_FN vi8 ok_load_part_bool(const char *p, i64 count) { return ok_load_part<i8>(p, count) != 0; }
-template <class M> OK_FN void ok_store_part_bool(char *p, M m, i64 count) {
+OK_FN vi8 ok_load_part_bool(const char* p, i64 count) { return ok_load_part<i8>(p, count) != 0; }
+template <class M>
+OK_FN void ok_store_part_bool(char* p, M m, i64 count) {
   ok_store_part(p, ok_mask<i8>(m) & 1, count);
 }
 //@ fold :
-// A fold has 32 accumulators, whatever the vector width. Its order depends on an element's index alone:
-// accumulator i % 32, then i with i + 16, i + 8 ... 1; a float sum closes a block every 512 elements and
-// adds blocks pairwise (J. Demmel and Y. Hida's bound for pairwise summation holds for the blocks).
-// `Op` is printed from the reduction's row.
-template <class V, class Op> struct ok_pairs {
+// A fold has 32 accumulators, whatever the vector width. Its order depends on an element's index
+// alone: accumulator i % 32, then i with i + 16, i + 8 ... 1; a float sum closes a block every 512
+// elements and adds blocks pairwise (N. J. Higham, The accuracy of floating point summation, SISC
+// 14, 1993). `Op` is printed from the reduction's row.
+template <class V, class Op>
+struct ok_pairs {
   V level[48];
   u64 blocks;
   void add(V total) {
@@ -61,7 +70,8 @@ template <class V, class Op> struct ok_pairs {
   }
 };
 // Accumulator v * OK_N + lane lives in lane `lane` of acc[v].
-template <class V, int K, class Op> struct ok_fold {
+template <class V, int K, class Op>
+struct ok_fold {
   V acc[K];
   ok_pairs<V, Op> pairs;
   void start(ok_elt<V> identity) {
@@ -90,7 +100,8 @@ template <class V, int K, class Op> struct ok_fold {
   }
 };
 // The same for a panel of U vectors of rows: accumulator k of every row is acc[k].
-template <class V, int U, class Op> struct ok_panel {
+template <class V, int U, class Op>
+struct ok_panel {
   V acc[32][U];
   ok_pairs<V, Op> pairs[U];
   void start(ok_elt<V> identity) {
