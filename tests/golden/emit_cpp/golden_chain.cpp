@@ -1,9 +1,4 @@
 // ok_k0 CCCC
-// kernel rank=1 reduced=[]
-//   in0: float32 buffer 0 axes [0]
-//   in1: float32 buffer 1 axes [0]
-//   in2: float32 buffer 2 axes [0]
-//   out3: float32 buffer 3 axes [0]
 //   loop:
 //     v0 = load 0 : float32
 //     v1 = load 1 : float32

@@ -1,8 +1,4 @@
 // ok_k0 CCC
-// kernel rank=1 reduced=[]
-//   in0: int32 buffer 0 axes [0]
-//   in1: int32 buffer 1 axes [0]
-//   out2: int32 buffer 2 axes [0]
 //   loop:
 //     v0 = load 0 : int32
 //     v1 = load 1 : int32

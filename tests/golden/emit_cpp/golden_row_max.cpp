@@ -1,7 +1,4 @@
 // ok_k0 CG
-// kernel rank=2 reduced=[1]
-//   in0: int32 buffer 0 axes [0, 1]
-//   out1: int32 buffer 1 axes [0, -1]
 //   loop:
 //     v0 = load 0 : int32
 //     v1 = fold max v0

@@ -1,9 +1,4 @@
 // ok_k0 CCCC
-// kernel rank=2 reduced=[1]
-//   in0: float32 buffer 0 axes [0, 1]
-//   out1: float32 buffer 2 axes [-1, 0]
-//   in2: float32 buffer 2 axes [-1, 0]
-//   out3: float32 buffer 1 axes [0, 1]
 //   loop:
 //     v0 = load 0 : float32
 //     v1 = fold max v0

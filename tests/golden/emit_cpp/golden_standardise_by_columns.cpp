@@ -1,8 +1,4 @@
 // ok_k0 GGG
-// kernel rank=2 reduced=[0]
-//   in0: float32 buffer 0 axes [0, 1]
-//   out1: float32 buffer 1 axes [-1, 0]
-//   out2: float32 buffer 2 axes [-1, 0]
 //   once:
 //     v3 = scalar 0 : float32
 //   loop:

@@ -1,8 +1,4 @@
 // ok_k0 CCC
-// kernel rank=1 reduced=[]
-//   in0: uint8 buffer 0 axes [0]
-//   out1: uint8 buffer 1 axes [0]
-//   out2: bool buffer 2 axes [0]
 //   once:
 //     v2 = np.uint8(4)
 //   loop:

@@ -1,8 +1,4 @@
 // ok_k0 CCC
-// kernel rank=1 reduced=[]
-//   in0: bool buffer 1 axes [0]
-//   in1: float32 buffer 0 axes [0]
-//   out2: float64 buffer 2 axes [0]
 //   once:
 //     v3 = scalar 0 : float64
 //     v4 = sqrt v3
