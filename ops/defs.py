@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -22,9 +22,13 @@ except ImportError:
 # Raise it when the meaning of an op's fields changes: every digest then differs.
 SCHEMA = 1
 
+# What a key may hold.
+_Atom = bool | Enum | int | float | str | bytes | np.dtype[Any] | np.generic
+Key: TypeAlias = "_Atom | tuple[Key, ...] | OpDef | None"
 
-def encode(value: Any) -> bytes:
-    """Length-delimited canonical bytes of a key value; equal values encode equally in every process.
+
+def encode(value: Key) -> bytes:
+    """Length-delimited canonical bytes of a key value; equal values encode equally anywhere.
 
     Floats go by their bits, so -0.0 and 0.0 differ; True, 1 and 1.0 differ by tag.
 
@@ -47,11 +51,9 @@ def encode(value: Any) -> bytes:
         case bytes():
             tag, body = b"Y", value
         case tuple():
-            items: tuple[Any, ...] = value
-            tag, body = b"T", b"".join(encode(item) for item in items)
+            tag, body = b"T", b"".join(encode(item) for item in value)
         case np.dtype():
-            dtype: np.dtype[Any] = value
-            tag, body = b"D", dtype.str.encode()
+            tag, body = b"D", value.str.encode()
         case np.generic():
             tag, body = b"G", value.dtype.str.encode() + b":" + value.tobytes()
         case OpDef():
@@ -63,7 +65,7 @@ def encode(value: Any) -> bytes:
     return tag + struct.pack("<Q", len(body)) + body
 
 
-def digest_of(value: Any) -> bytes:
+def digest_of(value: Key) -> bytes:
     """blake2b-128 of a value's canonical encoding: the same in every process."""
     digest: bytes = blake2b(encode(value), digest_size=16).digest()
     return digest
@@ -105,7 +107,9 @@ class OpDef:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(self) is type(other) and self.digest == other.digest
+        if not isinstance(other, OpDef) or type(self) is not type(other):
+            return False
+        return self.digest == other.digest
 
     def __hash__(self) -> int:
         cached: int | None = self.__dict__.get("_hash")

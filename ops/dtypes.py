@@ -1,4 +1,4 @@
-"""The dtypes opkiln computes in: NumPy dtype in, one `DType` row with native code and C name out."""
+"""The dtypes opkiln computes in: NumPy dtype in, its `DType` row of native code and C name out."""
 
 from __future__ import annotations
 

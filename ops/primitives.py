@@ -24,7 +24,10 @@ class Input(OpDef):
 
 @record
 class HostArg(OpDef):
-    """The `index`-th weak leaf: a Python int that fits int64 ("i"), a larger one ("u"), a float ("f")."""
+    """The `index`-th weak leaf.
+
+    Its kind: a Python int that fits int64 ("i"), a larger one ("u"), or a float ("f").
+    """
 
     index: int
     kind: str
@@ -112,7 +115,10 @@ class Transpose(OpDef):
 
 @record
 class ExpandDims(OpDef):
-    """Length-1 axes inserted at `axes` (sorted positions in the result): an index map, no kernel."""
+    """Length-1 axes inserted at `axes`: an index map, no kernel.
+
+    `axes` are positions in the result, sorted.
+    """
 
     axes: tuple[int, ...]
 

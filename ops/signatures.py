@@ -27,7 +27,7 @@ def by_ufunc(row: OpRow, operands: tuple[Any, ...]) -> Signature:
 
 
 def by_result(row: OpRow, operands: tuple[Any, ...]) -> Signature:
-    """As `by_ufunc`, computing in the result's dtype (true_divide of int8 is float64 throughout)."""
+    """As `by_ufunc`, computing in the result's dtype: true_divide of int8 is all float64."""
     result = _resolve(row.numpy, operands)[1]
     return (result,) * len(operands), result
 

@@ -1,11 +1,13 @@
-"""The user's door: a Python function in, a native callable out that traces, builds and runs it on demand."""
+"""The user's door: a Python function in, a native callable out that runs it.
+
+The callable traces, builds and loads on demand.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import numpy as np
@@ -30,10 +32,12 @@ from opkiln.runtime.errors import (
 )
 from opkiln.runtime.graph import Graph, Node, topological
 from opkiln.runtime.kernel import Kernel
+from opkiln.runtime.locks import ForkLock
 from opkiln.runtime.program import Program, Request, clear_programs, program_of
 from opkiln.runtime.reference import interpret
 from opkiln.runtime.trace import Out, Traced, check_traceable, trace
 
+Array = np.ndarray[Any, np.dtype[Any]]
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -107,10 +111,10 @@ class Compiled(Protocol[P, R_co]):
 
 
 class Plain(Generic[P, R]):
-    """A compiled function under OPKILN_DISABLE=1: the function itself, by NumPy, with the same methods."""
+    """A function under OPKILN_DISABLE=1: itself, by NumPy, with the methods of a compiled one."""
 
     def __init__(self, fn: Callable[P, R]) -> None:
-        self.fn = fn
+        self.fn: Callable[..., Any] = fn
         self.calls = 0
         functools.update_wrapper(cast("Any", self), fn)
 
@@ -120,7 +124,12 @@ class Plain(Generic[P, R]):
         result = self.fn(*args, **kwargs)
         if out is None:
             return result
-        pairs = zip(result, out, strict=True) if isinstance(out, tuple) else ((result, out),)
+        several = isinstance(out, tuple)
+        pairs: Iterable[tuple[Any, Array | None]] = (
+            zip(result, cast("tuple[Array | None, ...]", out), strict=True)
+            if several
+            else ((result, out),)
+        )
         for value, target in pairs:
             if target is not None:
                 np.copyto(target, value, casting="same_kind")
@@ -166,27 +175,30 @@ def _with_slots(tree: Any) -> Any:
         case Out():
             return native.Slot(tree.index)
         case tuple() | list():
-            return type(tree)(_with_slots(item) for item in cast("tuple[Any, ...]", tree))
+            items = cast("tuple[object, ...] | list[object]", tree)
+            return type(items)(_with_slots(item) for item in items)
         case dict():
-            return {key: _with_slots(item) for key, item in cast("dict[Any, Any]", tree).items()}
+            entries = cast("dict[object, object]", tree)
+            return {key: _with_slots(item) for key, item in entries.items()}
         case _:
             return tree
 
 
 class Function(Generic[P, R]):
-    """The Python side of one compiled function: the hooks that the native object calls on a miss."""
+    """The Python side of one compiled function: what the native object calls on a miss."""
 
     def __init__(self, fn: Callable[P, R], options: Options) -> None:
         check_traceable(fn)
         self.fn = fn
         self.options = options
-        self.name = options.name or getattr(fn, "__qualname__", type(fn).__name__)
+        own_name: str = getattr(fn, "__qualname__", type(fn).__name__)
+        self.name = options.name or own_name
         self.__qualname__ = self.name  # what the native side calls the function in messages
         self.signature = _signature(fn)
         self.parameters = tuple(self.signature.parameters.values())
         self.native = self._native()
         self._records: dict[Any, list[Record]] = {}
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
         self._warned = False
 
     def _native(self) -> native.Compiled:
@@ -218,7 +230,7 @@ class Function(Generic[P, R]):
         arrays = [v for v, k in zip(leaves, kinds, strict=True) if k == "a"]
         with self._lock:
             for record in self._records.get(key, []):
-                # Another thread was first, or another executor asks again: the same sizes are pinned.
+                # Another thread was first, or another executor asks again with the pinned sizes.
                 if all(arrays[i].shape[axis] == value for i, axis, value in record.program.pins):
                     return record
             names = tuple(p.name for p in self.parameters)
@@ -236,7 +248,7 @@ class Function(Generic[P, R]):
             return record
 
     def build(self, record: Record, requests: list[Request]) -> None:
-        """Make the requested kernels callable, or mark the plan as interpreted when there is no compiler."""
+        """Make the requested kernels callable; without a compiler mark the plan as interpreted."""
         try:
             for loaded in record.program.build(requests):
                 self.native._count("builds" if loaded.hit == "built" else "disk_hits", 1)
@@ -250,7 +262,8 @@ class Function(Generic[P, R]):
 
             self._warned = True
             warnings.warn(
-                f"{self.name} runs in the interpreter, at NumPy's speed, for want of a compiler: {error}",
+                f"{self.name} runs in the interpreter, at NumPy's speed, for want of a compiler: "
+                f"{error}",
                 OpkilnWarning,
                 stacklevel=2,
             )
@@ -266,14 +279,18 @@ class Function(Generic[P, R]):
         """Called while another function is traced: this one becomes part of it."""
         return self.fn(*args, **kwargs)
 
-    def export(self, module: str, array: np.ndarray) -> Any:
+    def export(self, module: str, array: Array) -> Any:
         """A result as the kind of tensor that the arguments were."""
         import importlib
 
         return importlib.import_module(module).from_dlpack(array)
 
     def host_error(self, record: Record, kind: str, register: int, values: tuple[Any, ...]) -> None:
-        """Raise what a failed size or scalar computation means, naming the user's line."""
+        """Raise what a failed size or scalar computation means, naming the user's line.
+
+        Raises:
+            ShapeError, HostRangeError, HostDivisionError, IntegerPowerError.
+        """
         node = record.program.registers.get(register)
         a, b = (*values, 0, 0)[:2]
         if kind == "empty_reduction":
@@ -305,7 +322,11 @@ class Function(Generic[P, R]):
                 raise ShapeError(f"{op}: {kind} ({a}, {b}){at}")
 
     def fault(self, record: Record, bits: int) -> None:
-        """Raise for kernels that met data they must refuse."""
+        """Raise for kernels that met data they must refuse.
+
+        Raises:
+            IntegerPowerError: always; no other op refuses data.
+        """
         del bits
         op, at = _place(record, lambda n: n.op.name == "power")
         raise IntegerPowerError(f"{op}: integers to negative integer powers are not allowed{at}")
@@ -438,7 +459,7 @@ def compile(
         fn: plain NumPy code. Arrays may be nested in tuples, lists and dicts.
         name: shown in messages instead of the function's own name.
         static: names of parameters whose value is fixed while tracing (one program per value).
-        opt_level: 0 one kernel per op, 1 folding and sharing, 2 fusion; the bits do not depend on it.
+        opt_level: 0 one kernel per op, 1 folding and sharing, 2 fusion; the bits stay the same.
         math: "strict" (NumPy's bits where SEMANTICS says so).
         backend: "auto" or "cpu".
         mode: "sync".
@@ -484,11 +505,14 @@ def _frozen(tree: Any) -> Any:
     """The argument tree as a hashable value."""
     match tree:
         case list():
-            return ("list", *(_frozen(item) for item in cast("list[Any]", tree)))
+            items = cast("list[object]", tree)
+            return ("list", *(_frozen(item) for item in items))
         case tuple():
-            return ("tuple", *(_frozen(item) for item in cast("tuple[Any, ...]", tree)))
+            fields = cast("tuple[object, ...]", tree)
+            return ("tuple", *(_frozen(item) for item in fields))
         case dict():
-            return ("dict", *((k, _frozen(v)) for k, v in cast("dict[Any, Any]", tree).items()))
+            entries = cast("dict[object, object]", tree)
+            return ("dict", *((key, _frozen(item)) for key, item in entries.items()))
         case _:
             return tree
 
@@ -513,7 +537,8 @@ def _place(record: Record, wanted: Callable[[Node], bool]) -> tuple[str, str]:
         if node.is_host:
             continue
         # A Python number enters by a conversion; the user knows the op that it feeds.
-        if (found is None and wanted(node)) or (isinstance(getattr(found, "op", None), FromHost) and found in node.src):
+        converted = isinstance(getattr(found, "op", None), FromHost)
+        if (found is None and wanted(node)) or (converted and found in node.src):
             found = node
         if found is not None and not isinstance(found.op, FromHost):
             break

@@ -1,7 +1,8 @@
-"""Fusion: a graph in, groups of nodes out, each group one loop nest; everything else is computed where it is used.
+"""Fusion: a graph in, groups of nodes out, each group one loop nest.
 
-Only *anchors* need a home: outputs, reductions, and values too dear to compute twice. An anchor joins the
-first group whose loop nest it fits, never one before a group it depends on, so every group is convex.
+Only *anchors* need a home: outputs, reductions, and values too dear to compute twice. Everything
+else is computed where it is used. An anchor joins the first group whose loop nest it fits, never
+one before a group it depends on, so every group is convex.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def node_cost(node: Node) -> float:
     if isinstance(node.op, p.Elementwise):
         row = ELEMENTWISE[node.op.row]
         # Integer division and power run lane by lane; double vectors hold half as many lanes.
-        return row.cost * max(node.dtype.itemsize, *(s.dtype.itemsize for s in node.src)) / 4
+        widest: int = max(node.dtype.itemsize, *(s.dtype.itemsize for s in node.src))
+        return row.cost * widest / 4
     if isinstance(node.op, p.Reduce):
         return REDUCTIONS[node.op.row].cost
     return 0.25
@@ -39,7 +41,10 @@ def normal(node: Node, axes: AxisMap) -> AxisMap:
 
 
 def sources(node: Node, axes: AxisMap) -> Iterator[Use]:
-    """What a use of `node` at `axes` reads: each source with its own map. Views are maps, nothing more."""
+    """What a use of `node` at `axes` reads: each source with its own map.
+
+    Views are maps, nothing more.
+    """
     op = node.op
     if isinstance(op, p.Transpose):
         inner = [-1] * len(axes)
@@ -81,7 +86,7 @@ def operand_of(reduction: Node) -> Use:
 
 
 class Group:
-    """One loop nest: its iteration space, the axes it reduces, and the anchors it computes, in order."""
+    """One loop nest: its iteration space, the axes it reduces, and its anchors in order."""
 
     __slots__ = ("anchors", "reduced", "space")
 
@@ -177,7 +182,7 @@ class Fusion:
         self.groups.append(group)
 
     def _depends_only_on(self, group: Group, index: int, anchor: Use) -> bool:
-        """Whether all homes that the anchor reads come before this group, or are in it under the same map."""
+        """Whether all that the anchor reads is of an earlier group, or of this one by its map."""
         own = dict(group.anchors)
         for node, axes in self.uses(group, anchor):
             home = self.home.get(node)
@@ -192,7 +197,7 @@ class Fusion:
         return True
 
     def _recomputed(self) -> set[Node]:
-        """Values worth storing: dear ones computed in two places, and any work repeated along a larger space."""
+        """Values worth storing: dear ones computed in two places, work repeated along more axes."""
         dear: dict[Node, set[tuple[int, AxisMap]]] = {}
         repeated: set[Node] = set()
         for index, group in enumerate(self.groups):
@@ -210,7 +215,7 @@ class Fusion:
                     covered = _covered(axes)
                     for source, inner in sources(node, axes):
                         smaller = _covered(inner)
-                        # Values of a call, and of a row in a reduction, are hoisted out of the loop.
+                        # Values of a call, and of a row in a reduction, leave the loop.
                         hoisted = not smaller or (bool(group.reduced) and smaller == rows)
                         if (
                             smaller < covered

@@ -1,4 +1,7 @@
-"""Graph: ops and their sources in, interned SSA nodes with dtype, shape and a process-independent digest out."""
+"""Graph: ops and their sources in, interned SSA nodes out.
+
+A node has a dtype, a symbolic shape, and a digest that is the same in every process.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ HostType = type[int] | type[float]
 
 
 class Node:
-    """One value: op, sources, dtype, shape. Equal (op, sources) are one object, so `is` is equality.
+    """One value: op, sources, dtype, shape. Equal (op, sources) are one object: `is` is equality.
 
     `dtype` is a NumPy dtype, or the Python type int or float for a host scalar. `shape` holds one
     host node per axis; a host scalar's shape is ().
@@ -31,6 +34,11 @@ class Node:
     dtype: Any
     shape: tuple[Node, ...]
     _digest: bytes | None
+
+    def __init__(
+        self, op: OpDef, src: tuple[Node, ...], dtype: Any, shape: tuple[Node, ...]
+    ) -> None:
+        self.op, self.src, self.dtype, self.shape, self._digest = op, src, dtype, shape, None
 
     @property
     def is_host(self) -> bool:
@@ -68,8 +76,7 @@ def make(op: OpDef, *src: Node) -> Node:
     node = _INTERNED.get(key)
     if node is None:
         dtype, shape = RULES.find("infer", op)(op, src)
-        node = Node()
-        node.op, node.src, node.dtype, node.shape, node._digest = op, src, dtype, shape, None
+        node = Node(op, src, dtype, shape)
         # Two threads may both get here: setdefault makes one of the two nodes the only one.
         node = _INTERNED.setdefault(key, node)
     return node

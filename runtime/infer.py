@@ -1,4 +1,7 @@
-"""Infer rules: an op and its sources in, the result's dtype and symbolic shape out. Nothing is allocated or built."""
+"""Infer rules: an op and its sources in, the result's dtype and symbolic shape out.
+
+Nothing is allocated or built.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,8 @@ def _elementwise(op: p.Elementwise, src: Sources) -> Inferred:
     got = tuple(s.dtype for s in src)
     if operands != got:
         raise TypeError(
-            f"{op.row}: expected operands cast to {[d.name for d in operands]}, got {[str(d) for d in got]}"
+            f"{op.row}: expected operands cast to {[d.name for d in operands]}, "
+            f"got {[str(d) for d in got]}"
         )
     return result, broadcast_shapes(*(s.shape for s in src))
 

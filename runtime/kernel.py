@@ -1,9 +1,9 @@
 """Kernel: the backend-neutral loop nest that lowering makes and every emitter prints.
 
-A kernel walks rows x columns. In an elementwise kernel the split into rows and columns is the runtime's
-(after axes are dropped and merged); in a reduction the columns are the reduced axes. Its body is a list of
-sections: `once`, then per row alternating `row` sections and `loop` sections over the columns. A value
-lives where its section runs: one per call, one per row, or one per element.
+A kernel walks rows x columns. In an elementwise kernel the split into rows and columns is the
+runtime's (after axes are dropped and merged); in a reduction the columns are the reduced axes. Its
+body is a list of sections: `once`, then per row alternating `row` sections and `loop` sections over
+the columns. A value lives where its section runs: one per call, one per row, or one per element.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ class Convert:
 
 @record
 class Accumulate:
-    """Fold the argument over the columns by reduction row `row`; `value` exists from the next row section on."""
+    """Fold the argument over the columns by reduction row `row`.
+
+    `value` exists from the next row section on.
+    """
 
     value: int
     row: str
@@ -101,7 +104,10 @@ class Section:
 
 @record
 class Operand:
-    """An array the kernel touches. `axes[i]` is the buffer's axis under iteration axis i, or -1 (broadcast)."""
+    """An array the kernel touches.
+
+    `axes[i]` is the buffer's axis under iteration axis i, or -1 (broadcast).
+    """
 
     buffer: int
     axes: tuple[int, ...]
@@ -112,7 +118,10 @@ class Operand:
 
 @record
 class Kernel:
-    """One loop nest over `rank` logical axes; `reduced` are those that make the columns of a reduction."""
+    """One loop nest over `rank` logical axes.
+
+    `reduced` are those that make the columns of a reduction.
+    """
 
     rank: int
     reduced: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Lowering: a graph in, a `Lowered` program out: buffers, scalar slots and backend-neutral kernels."""
+"""Lowering: a graph in, a `Lowered` program of buffers, scalar slots and neutral kernels out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ RAISING = 2  # fault bits that end in an exception (negative integer power)
 
 
 def lower(graph: Graph, *, opt_level: int = 2) -> k.Lowered:
-    """Lower a rewritten graph. opt_level 0 makes one kernel per op; the bits do not depend on it."""
+    """Lower a rewritten graph.
+
+    opt_level 0 makes one kernel per op; the bits do not depend on it.
+    """
     return _Program(graph, opt_level).build()
 
 
@@ -78,8 +81,8 @@ class _Program:
 class _Body:
     """Prints one group's statements: every value at the level (call, row, element) where it lives.
 
-    A value's stage counts the reductions before it. In a later loop a cheap value is computed again; a
-    dear one is kept in a scratch buffer as long as the columns.
+    A value's stage counts the reductions before it. In a later loop a cheap value is computed
+    again; a dear one is kept in a scratch buffer as long as the columns.
     """
 
     def __init__(self, program: _Program, index: int, group: Group) -> None:
@@ -105,9 +108,15 @@ class _Body:
                 self.store(node, axes)
         rank = len(self.group.space)
         kernel = k.Kernel(
-            rank, self.group.reduced, tuple(self.operands), self.parameter_dtypes(), tuple(self.dtypes),
-            self.ordered_sections(), self.cost / 4, bool(self.faults & RAISING),
-        )  # fmt: skip
+            rank,
+            self.group.reduced,
+            tuple(self.operands),
+            self.parameter_dtypes(),
+            tuple(self.dtypes),
+            self.ordered_sections(),
+            self.cost / 4,
+            bool(self.faults & RAISING),
+        )
         return k.Launch(kernel, self.group.space, tuple(self.slots))
 
     def parameter_dtypes(self) -> tuple[k.DT, ...]:
@@ -161,7 +170,7 @@ class _Body:
         return level, max((stage for _, stage in inner), default=0)
 
     def is_leaf(self, use: Use) -> bool:
-        """Whether the value comes from memory, a parameter, a constant or this nest's accumulators."""
+        """Whether the value is read: from memory, a parameter, a constant or own accumulators."""
         node, _ = use
         if isinstance(node.op, (p.Constant, p.FromHost, p.Input, p.Reduce)):
             return True
@@ -203,7 +212,10 @@ class _Body:
         self.emit(2 if wide else 1, stage if wide or level else 0, k.Store(operand, arg))
 
     def value(self, root: Use, stage: int) -> int:
-        """The value of a use as seen from loop `stage` (or -1: from a row section), computing what it needs."""
+        """The value of a use as seen from loop `stage` (or -1: from a row section).
+
+        What it needs and is not there yet is computed first.
+        """
         stack = [root]
         while stack:
             use = stack[-1]
@@ -275,8 +287,11 @@ class _Body:
         return k.Operand(self.program.memory[node], target, node.dtype, False, per_row)
 
     def from_scratch(self, use: Use, stage: int) -> int:
-        """Store a dear value in its own loop, load it in this one. Scratch spans the columns of one row."""
-        node, axes = use
+        """Store a dear value in its own loop, load it in this one.
+
+        Scratch spans the columns of one row.
+        """
+        node, _ = use
         _, own = self.level[use]
         if use not in self.scratch:
             columns = self.group.reduced

@@ -1,4 +1,4 @@
-"""Plan: a lowered program in, the native core's `Plan` out, with a map from its registers back to graph nodes."""
+"""Plan: a lowered program in, the native core's `Plan` out, with its registers' graph nodes."""
 
 from __future__ import annotations
 
@@ -78,9 +78,12 @@ class _Registers:
 def make_plan(
     lowered: Lowered, *, args: int, pins: tuple[tuple[int, int, int], ...]
 ) -> tuple[Plan, dict[int, Node]]:
-    """The native plan of a lowered program; the first `args` inputs are arguments, the rest captures.
+    """The native plan of a lowered program.
 
-    Returns the finished plan and, per host register, the node it computes (for error messages).
+    The first `args` inputs are arguments, the rest captures. `pins` are (argument, axis, extent).
+
+    Returns:
+        The finished plan and, per host register, the node it computes (for error messages).
     """
     plan = Plan()
     registers = _Registers(plan)

@@ -1,17 +1,20 @@
-"""Program: a traced graph in, a plan whose kernels are compiled and loaded on demand out. Shared by equal graphs."""
+"""Program: a traced graph in, a plan whose kernels are compiled and loaded on demand out.
+
+Equal graphs share one program.
+"""
 
 from __future__ import annotations
 
-import threading
 from weakref import WeakValueDictionary
 
 from opkiln.native import Plan
 from opkiln.runtime import debug, jit
 from opkiln.runtime.config import config
 from opkiln.runtime.emit_cpp import Job, emit
-from opkiln.runtime.errors import NotCached
+from opkiln.runtime.errors import NotCached, ToolchainNotFound
 from opkiln.runtime.graph import Graph, Node
 from opkiln.runtime.kernel import Lowered
+from opkiln.runtime.locks import ForkLock
 from opkiln.runtime.lower import lower
 from opkiln.runtime.plan import make_plan
 from opkiln.runtime.rewrite import rewrite
@@ -21,7 +24,7 @@ Pins = tuple[tuple[int, int, int], ...]
 
 
 class Program:
-    """An immutable program and the variants of its kernels built so far. Safe to use from any thread."""
+    """An immutable program and the variants of its kernels built so far; any thread may use it."""
 
     def __init__(self, graph: Graph, args: int, pins: Pins, opt_level: int) -> None:
         self.traced, self.pins = graph, pins
@@ -31,7 +34,7 @@ class Program:
         self.registers: dict[int, Node]
         self.plan, self.registers = make_plan(self.lowered, args=args, pins=pins)
         self.built: dict[Request, str] = {}  # request -> path of the artifact
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self.show()
 
     def show(self) -> None:
@@ -56,7 +59,8 @@ class Program:
             [
                 Job(f"ok_k{n}", launches[i].kernel, classes)
                 for n, (i, classes) in enumerate(requests)
-            ]
+            ],
+            vector_bytes=_vector_bytes(),
         )
 
     def build(self, requests: list[Request]) -> list[jit.Loaded]:
@@ -90,12 +94,23 @@ class Program:
             return [loaded]
 
 
+def _vector_bytes() -> int:
+    """Width of the target's vector registers; wider vectors would compile to lane-wise code."""
+    try:
+        features = jit.compiler().features
+    except ToolchainNotFound:
+        return 64
+    if "__AVX512F__" in features:
+        return 64
+    return 32 if "__AVX2__" in features else 16
+
+
 _PROGRAMS: WeakValueDictionary[tuple[object, ...], Program] = WeakValueDictionary()
-_LOCK = threading.Lock()
+_LOCK = ForkLock()
 
 
 def program_of(graph: Graph, *, args: int, pins: Pins, opt_level: int) -> tuple[Program, bool]:
-    """The program of a graph: an equal one if some function holds it, else a new one; and whether it is new."""
+    """The program of a graph and whether it is new; it is not if a function holds an equal one."""
     key = (graph.digest, args, pins, opt_level)
     with _LOCK:
         found = _PROGRAMS.get(key)

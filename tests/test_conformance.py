@@ -1,4 +1,7 @@
-"""Every row of the op table, on every dtype it takes, against NumPy: values, special values, lengths and layouts."""
+"""Every row of the op table, on every dtype it takes, against NumPy.
+
+Tested are values, special values, lengths and layouts.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +169,7 @@ def test_every_row_on_every_dtype(dtype: np.dtype[Any]) -> None:
             )
     assert compiled.info().builds + compiled.info().disk_hits == 1
 
-    # The same bits whatever the stride and the cut: backwards and spread out, one element at a time.
+    # The same bits whatever the stride and the cut: backwards, spread out, one element at a time.
     spread = compiled(
         {name: tuple(np.repeat(a, 3)[::3][::-1] for a in ops) for name, ops in args.items()}
     )

@@ -98,9 +98,8 @@ def test_misaligned_use_of_a_reduction_goes_through_memory() -> None:
 
 def test_two_reductions_over_different_axes_are_two_kernels() -> None:
     (x,) = inputs((F4, 2))
-    assert [kernel.reduced for kernel in kernels(Graph((x,), (fold("sum", x, 0), fold("sum", x, 1))))] == [
-        (0,), (1,),
-    ]  # fmt: skip
+    graph = Graph((x,), (fold("sum", x, 0), fold("sum", x, 1)))
+    assert [kernel.reduced for kernel in kernels(graph)] == [(0,), (1,)]
 
 
 def test_epilogue_of_a_reduction_runs_once_per_row() -> None:

@@ -1,4 +1,7 @@
-"""The contract of every op value: identity, hash, pickle, digest across processes, distinctness; the tables' own rules."""
+"""The contract of every op value, and the tables' own rules.
+
+Ops keep identity, hash, pickle, digest across processes, and distinctness.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +45,13 @@ def values() -> list[OpDef]:
         HostArg(0, "i"), HostArg(0, "f"), HostArg(1, "i"), Dim(0), Dim(1),
         HostConst(1), HostConst(1.0), HostConst(0.0), HostConst(-0.0), HostConst(float("nan")),
         HostOp("add"), HostOp("mul"), Constant(np.float32(0.0)), Constant(np.float32(-0.0)),
-        Constant(np.float64(0.0)), Constant(np.int64(0)), Constant(np.bool_(True)), Constant(np.float32("nan")),
+        Constant(np.float64(0.0)), Constant(np.int64(0)), Constant(np.bool_(True)),
+        Constant(np.float32("nan")),
         FromHost(F4, "check"), FromHost(F4, "wrap"), FromHost(I8, "check"),
         *(Elementwise(name) for name in ELEMENTWISE), Cast(F4), Cast(F8),
-        Reduce("sum", (0,), False, F4), Reduce("sum", (0,), True, F4), Reduce("sum", (1,), False, F4),
-        Reduce("max", (0,), False, F4), Reduce("sum", (0, 1), False, F4),
+        Reduce("sum", (0,), False, F4), Reduce("sum", (0,), True, F4),
+        Reduce("sum", (1,), False, F4), Reduce("sum", (0, 1), False, F4),
+        Reduce("max", (0,), False, F4),
         Transpose((1, 0)), Transpose((0, 1)), ExpandDims((0,)), ExpandDims((1,)), BroadcastTo(),
     ]  # fmt: skip
 

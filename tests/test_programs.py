@@ -1,4 +1,4 @@
-"""Random NumPy programs, compiled: the bits of NumPy for exact ops, whatever the shapes, dtypes and layouts."""
+"""Random NumPy programs, compiled: exact ops have NumPy's bits, whatever the layout."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ import opkiln as ok
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-FLOAT = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "floor", "rint", "trunc", "absolute", "negative",
-         "square", "sqrt", "sign", "less", "where")  # fmt: skip
-INTEGER = ("add", "subtract", "multiply", "floor_divide", "remainder", "bitwise_and", "bitwise_xor", "left_shift",
-           "maximum", "minimum", "absolute", "negative", "less", "where", "sum", "max")  # fmt: skip
+FLOAT = (
+    "add", "subtract", "multiply", "divide", "maximum", "minimum", "floor", "rint", "trunc",
+    "absolute", "negative", "square", "sqrt", "sign", "less", "where",
+)  # fmt: skip
+INTEGER = (
+    "add", "subtract", "multiply", "floor_divide", "remainder", "bitwise_and", "bitwise_xor",
+    "left_shift", "maximum", "minimum", "absolute", "negative", "less", "where", "sum", "max",
+)  # fmt: skip
 ARITY = {
     "floor": 1,
     "rint": 1,
@@ -31,7 +35,10 @@ ARITY = {
 
 @st.composite
 def programs(draw: st.DrawFn) -> tuple[list[tuple[str, tuple[int, ...]]], list[int], str]:
-    """Steps (op, positions of its operands among three inputs and earlier results), results to return, dtype."""
+    """A random program: its steps, the positions of the results to return, and its dtype.
+
+    A step is an op and the positions of its operands among three inputs and earlier results.
+    """
     dtype = draw(st.sampled_from(["f4", "f8", "i4", "i8", "u1", "i2", "u8"]))
     names = FLOAT if dtype[0] == "f" else INTEGER
     steps: list[tuple[str, tuple[int, ...]]] = []
@@ -78,8 +85,9 @@ def arrays(
 
 
 SHAPES = [
-    [(17,), (17,), (17,)], [(5, 33), (5, 33), (33,)], [(4, 6), (4, 1), (1, 6)], [(3, 2, 9), (2, 9), (9,)],
-    [(1, 1), (1, 1), (1, 1)], [(64, 3), (64, 3), (64, 3)], [(2, 0), (2, 0), (1,)],
+    [(17,), (17,), (17,)], [(5, 33), (5, 33), (33,)], [(4, 6), (4, 1), (1, 6)],
+    [(3, 2, 9), (2, 9), (9,)], [(1, 1), (1, 1), (1, 1)], [(64, 3), (64, 3), (64, 3)],
+    [(2, 0), (2, 0), (1,)],
 ]  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""Prints a kernel whose vectors run along the columns: a state struct, a function per column loop, the entry."""
+"""A kernel in, the text of one whose vectors run along the columns out.
+
+The text is a state struct, a function per column loop, and the entry.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +41,19 @@ class ColumnPrinter(Printer):
         lines = [f"struct {self.name}_state {{", "  const u64 *scalar;"]
         lines += [f"  {kind} v{value};" for value, kind in self.row_values.items()]
         for f in self.folds:
-            lines.append(
-                f"  ok_fold<{vector(self.dtypes[f.value])}, {self.vectors}, ok_{f.row}_op> a{f.value};"
-            )
+            kind = vector(self.dtypes[f.value])
+            lines.append(f"  ok_fold<{kind}, {self.vectors}, ok_{f.row}_op> a{f.value};")
         lines += ["  ok_fault_t fault;"] if self.faulting else []
         return [*lines, "};"]
 
     # *** one column loop ***
 
     def loop(self, index: int, section: k.Section) -> list[str]:
-        """The loop over whole steps; `valid` elements of a step count (all, but in the padded rest)."""
+        """The loop over whole steps, of which `valid` elements count (fewer in the rest)."""
         walked = [o for o in self.touched(section) if self.classes[o] != "Z"]
         folds = [s for s in section.body if isinstance(s, k.Accumulate)]
         lines = [
-            f"static __attribute__((noinline)) void {self.name}_loop{index}("
+            f"static OK_OPAQUE void {self.name}_loop{index}("
             f"char *const *p, const i64 *cs, i64 steps, i64 valid, {self.name}_state &st) {{"
         ]
         lines += [f"  char *p{o} = p[{o}];" for o in walked]
@@ -77,7 +79,7 @@ class ColumnPrinter(Printer):
         lines += self.fault_in()
         for f in folds:
             kind = vector(self.dtypes[f.value])
-            lines.append(f"const {kind} i{f.value} = ok_c<{kind}>({self.identity_of(f)});")
+            lines.append(f"const {kind} idle{f.value} = ok_c<{kind}>({self.identity_of(f)});")
             for at in range(self.vectors):
                 first = f" + (ok_elt<IVec<{kind}>>){at * self.lanes}" if at else ""
                 lane = f"IVec<{kind}>{{OK_IOTA}}{first}"
@@ -106,14 +108,14 @@ class ColumnPrinter(Printer):
                     else f"const auto v{value} = {self.load(o, vector_index)};"
                 )
             case k.Store(o, arg):
-                suffix, value = self.stored(o, arg)
+                suffix, text = self.stored(o, arg)
                 at = self.at(o, vector_index)
                 if self.classes[o] == "C":
-                    return f"ok_store{suffix}({at}, {value});"
-                return f"ok_scatter{suffix}({at}, c{o}, {value});"
+                    return f"ok_store{suffix}({at}, {text});"
+                return f"ok_scatter{suffix}({at}, c{o}, {text});"
             case k.Accumulate(value, row, arg):
                 a = f"a{value}_{vector_index}"
-                masked = f"ok_sel(m{value}_{vector_index}, v{arg}, i{value})"
+                masked = f"ok_sel(m{value}_{vector_index}, v{arg}, idle{value})"
                 return f"{a} = {REDUCTIONS[row].combine.format(a, masked)};"
             case k.Param() | k.Const():
                 return ""
@@ -157,7 +159,7 @@ class ColumnPrinter(Printer):
         return [*lines, "  }", *self.entry_tail()]
 
     def rowwise(self, section: k.Section) -> list[str]:
-        """Statements that run once per row or call, on splat vectors, so that their bits are the loops' bits."""
+        """Statements that run once per row or call, on splat vectors for the bits of the loops."""
         lines = ["{", *(f"  {line}" for line in self.inputs(section) + self.fault_in())]
         for s in section.body:
             match s:
@@ -178,7 +180,7 @@ class ColumnPrinter(Printer):
         return [*lines, *(f"  {line}" for line in self.fault_out()), "}"]
 
     def walk(self, index: int, section: k.Section) -> list[str]:
-        """Run a column loop over the row: whole steps, then the padded rest; float sums by blocks."""
+        """Run a column loop over the row: whole steps, the padded rest; float sums by blocks."""
         folds = [s for s in section.body if isinstance(s, k.Accumulate)]
         blocked = [f for f in folds if is_blocked(self.kernel, f)]
         lines = [f"st.a{f.value}.start({self.identity_of(f)});" for f in folds]

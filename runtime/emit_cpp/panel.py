@@ -1,7 +1,8 @@
-"""Prints a reduction whose vectors run across rows: a panel of neighbouring rows walks the columns together.
+"""A reduction in, the text of one whose vectors run across rows out.
 
-For reductions of leading axes, where rows lie side by side in memory and columns are far apart. Every row
-folds in the order of the column printer, so both give the same bits.
+A panel of neighbouring rows walks the columns together. This is for reductions of leading axes,
+where rows lie side by side in memory and columns are far apart. Every row folds in the order of the
+column printer, so both give the same bits.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from opkiln.runtime.emit_cpp.text import (
     vector,
 )
 
-VECTORS = (
-    8  # vectors per panel: 512 bytes of neighbouring rows per column keep the prefetcher useful
-)
+# Vectors per panel: 512 bytes of neighbouring rows per column keep the prefetcher useful.
+VECTORS = 8
 
 
 class PanelPrinter(Printer):
@@ -70,8 +70,8 @@ class PanelPrinter(Printer):
             case k.Load(value, o):
                 return f"const auto v{value}{keep.format(value)} = {self.load(o)};"
             case k.Store(o, arg):
-                suffix, value = self.stored(o, arg)
-                return f"ok_store_part{suffix}({self.at(o)}, {value}, left);"
+                suffix, text = self.stored(o, arg)
+                return f"ok_store_part{suffix}({self.at(o)}, {text}, left);"
             case k.Accumulate(value, row, arg):
                 a = f"st.a{value}.acc[k & 31][u]"
                 return f"{a} = {REDUCTIONS[row].combine.format(a, f'v{arg}')};"
@@ -98,7 +98,7 @@ class PanelPrinter(Printer):
         """The loop over `n` columns of one panel of `live` rows."""
         used = self.touched(section)
         lines = [
-            f"static __attribute__((noinline)) void {self.name}_loop{index}("
+            f"static OK_OPAQUE void {self.name}_loop{index}("
             f"char *const *p, const i64 *cs, i64 n, i64 live, {self.name}_state &st) {{"
         ]
         lines += [f"  char *p{o} = p[{o}];" for o in used]
@@ -131,7 +131,7 @@ class PanelPrinter(Printer):
             if section.kind == "loop":
                 lines += [f"    {line}" for line in self.walk(index, section)]
                 index += 1
-            else:  # values of a call are the same for every row: computing them per panel costs nothing
+            else:  # values of a call are the same for every row: per panel they cost nothing
                 lines += [f"    {line}" for line in self.rowwise(section)]
         return [*lines, "  }", *self.entry_tail()]
 

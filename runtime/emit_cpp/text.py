@@ -14,8 +14,9 @@ from opkiln.ops.record import record
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime import kernel as k
 
-# A fold has 32 accumulators whatever the vector width: element i goes to accumulator i % 32. Float sums
-# close a block after 512 elements and add blocks pairwise, which keeps the error within NumPy's bound.
+# A fold has 32 accumulators whatever the vector width: element i goes to accumulator i % 32. Float
+# sums close a block after 512 elements and add blocks pairwise, which keeps the error within
+# NumPy's bound.
 ACCUMULATORS = 32
 BLOCK = 512
 
@@ -25,10 +26,11 @@ _HEADERS = os.path.join(os.path.dirname(__file__), "..", "..", "native", "includ
 
 @record
 class Job:
-    """One kernel to print: its symbol, and the operands' classes along the axis that vectors run on.
+    """One kernel to print: its symbol, and its operands' classes along the axis of the vectors.
 
-    One letter per operand: C contiguous, Z zero stride, G general. They speak of the columns; after a
-    leading "r" they speak of the rows, and the kernel reduces a panel of neighbouring rows at a time.
+    One letter per operand: C contiguous, Z zero stride, G general. They speak of the columns; after
+    a leading "r" they speak of the rows, and the kernel reduces a panel of neighbouring rows at a
+    time.
     """
 
     symbol: str
@@ -70,7 +72,7 @@ def functions() -> dict[str, str]:
 
 
 def closure(text: Iterable[str]) -> list[str]:
-    """Names of the sections that these expressions use, each after what it needs; core first."""
+    """Names of the sections that these texts use, each after what it needs; core first."""
     table, home = sections(), functions()
     order: list[str] = ["core"]
     wanted = sorted({home[m] for t in text for m in re.findall(r"\bok_\w+", t) if m in home})
@@ -87,10 +89,10 @@ def closure(text: Iterable[str]) -> list[str]:
     return order
 
 
-def lanes(kernel: k.Kernel) -> int:
-    """Lanes so that the widest value fills 64 bytes; a fold has no use for more than 32."""
+def lanes(kernel: k.Kernel, vector_bytes: int) -> int:
+    """Lanes so that the widest value fills a vector; at least 4, and 32 are enough for a fold."""
     widest = max((d.itemsize for d in kernel.dtypes), default=8)
-    lanes = 64 // widest
+    lanes = max(vector_bytes // widest, 4)
     folds = any(isinstance(s, k.Accumulate) for s in kernel.statements())
     return min(lanes, ACCUMULATORS) if folds else lanes
 
@@ -124,7 +126,8 @@ def expression(kernel: k.Kernel, s: k.Statement) -> str:
 def combiner(row: str) -> str:
     """The reduction's combining step as a type."""
     body = REDUCTIONS[row].combine.format("a", "b")
-    return f"struct ok_{row}_op {{\n  template <class V> OK_FN V f(V a, V b) {{ return {body}; }}\n}};\n"
+    function = f"template <class V> OK_FN V f(V a, V b) {{ return {body}; }}"
+    return f"struct ok_{row}_op {{\n  {function}\n}};\n"
 
 
 def scalar(dtype: k.DT) -> str:
@@ -155,7 +158,7 @@ def identity(row: str, dtype: k.DT) -> str:
     if dtype.kind == "f":
         return "-__builtin_inf()"
     return (
-        str(np.iinfo(dtype).min)
+        str(np.iinfo(dtype.name).min)
         if dtype.itemsize < 8 or dtype.kind == "u"
         else "(-0x7fffffffffffffffl - 1)"
     )
@@ -184,12 +187,8 @@ class Printer:
     """What both printers share: which values live where, and how leaves and operands are read."""
 
     def __init__(self, job: Job, width: int) -> None:
-        self.kernel, self.classes, self.name, self.lanes = (
-            job.kernel,
-            job.letters,
-            job.symbol,
-            width,
-        )
+        self.kernel, self.classes, self.name = job.kernel, job.letters, job.symbol
+        self.lanes = width
         self.title = f"// {job.symbol} {job.classes}"
         self.dtypes = job.kernel.dtypes
         self.folds = [s for s in self.kernel.statements() if isinstance(s, k.Accumulate)]
@@ -206,7 +205,10 @@ class Printer:
                     self.row_values[s.value] = vector(self.dtypes[s.value])
 
     def header(self) -> list[str]:
-        """The kernel's statements as comments. What a plan binds to it stays out: it is no part of the text."""
+        """The kernel's statements as comments.
+
+        What a plan binds to the kernel stays out: it is no part of the text.
+        """
         lines = [self.title]
         for section in self.kernel.sections:
             lines.append(f"//   {section.kind}:")
@@ -240,7 +242,7 @@ class Printer:
         return ("_bool" if self.kernel.operands[operand].dtype.kind == "b" else ""), f"v{arg}"
 
     def row_expression(self, s: k.Apply | k.Convert) -> str:
-        """The right-hand side of a row value; booleans as byte masks, the type they have in the state."""
+        """The right-hand side of a row value; booleans as byte masks, as the state has them."""
         text = expression(self.kernel, s)
         return f"ok_mask<i8>({text})" if self.dtypes[s.value].kind == "b" else text
 

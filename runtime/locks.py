@@ -1,0 +1,37 @@
+"""A lock that a forked child finds open: the thread that held it in the parent does not live there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import TracebackType
+
+
+class ForkLock:
+    """A re-entrant lock; use it with `with`. What it guards must be whole or absent at any moment.
+
+    Source: FIELD-CASES F086 (a fork while another thread builds).
+    """
+
+    __slots__ = ("_lock", "_pid")
+
+    def __init__(self) -> None:
+        """Make an open lock of this process."""
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+
+    def __enter__(self) -> None:
+        """Take the lock, a new one in a child."""
+        pid = os.getpid()
+        if pid != self._pid:
+            self._lock, self._pid = threading.RLock(), pid
+        self._lock.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Release it."""
+        self._lock.release()

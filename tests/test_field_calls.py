@@ -1,0 +1,237 @@
+"""FIELD-CASES about calling: threads, forks, exits, memory, fall-backs and security, by id, through the whole path."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opkiln as ok
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Parallelize = Callable[..., list[object]]
+
+
+def program(x: Array, y: Array) -> Array:
+    """What most of these cases compile."""
+    return np.tanh(x * y) + x
+
+
+def child(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter, which must end by itself within a minute."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env={**os.environ, **env}, check=False
+    )
+
+
+def test_F083_one_compiled_function_from_eight_threads(parallelize: Parallelize) -> None:
+    f = ok.compile(program)
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(500):
+            x, y = rng.standard_normal((2, int(rng.integers(1, 300)))).astype("f4")
+            np.testing.assert_allclose(f(x, y), program(x, y), rtol=3e-6, atol=1e-6)
+
+    parallelize(work, 8)
+    info = f.info()
+    assert (info.calls, info.traces) == (4000, 1)
+
+
+def test_F084_the_first_call_may_come_from_any_thread() -> None:
+    f = ok.compile(lambda x: x * 3 - 1)
+    seen: list[Any] = []
+    callback = ctypes.CFUNCTYPE(None)(lambda: seen.append(f(np.arange(3.0))))
+    libc = ctypes.CDLL(None)
+    handle = ctypes.c_ulong()
+
+    # A thread that C made, unknown to Python's threading.
+    start = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: callback() or 0)
+    assert libc.pthread_create(ctypes.byref(handle), None, start, None) == 0
+    assert libc.pthread_join(handle, None) == 0
+    for _ in range(3):
+        thread = threading.Thread(target=callback)
+        thread.start()
+        thread.join()
+    for result in seen:
+        np.testing.assert_array_equal(result, np.arange(3.0) * 3 - 1)
+    assert len(seen) == 4
+
+
+def test_F086_a_fork_computes_too() -> None:
+    code = """
+import os, threading, numpy as np, opkiln as ok
+f = ok.compile(lambda x: np.exp(x) * 2)
+x = np.linspace(0, 1, 100)
+want = f(x)
+g = ok.compile(lambda x: np.sin(x) + np.cos(x) * x)
+builder = threading.Thread(target=lambda: g(x))  # a build in flight while we fork
+builder.start()
+pid = os.fork()
+if pid == 0:
+    same = (f(x) == want).all()
+    new = ok.compile(lambda x: np.tanh(x) - 3)(x)  # and the child builds
+    os._exit(0 if same and abs(new - (np.tanh(x) - 3)).max() < 1e-12 and g(x).size == 100 else 1)
+_, status = os.waitpid(pid, 0)
+builder.join()
+raise SystemExit(os.waitstatus_to_exitcode(status))
+"""
+    done = child(code)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_F089_sixteen_threads_one_cold_key_one_build(parallelize: Parallelize) -> None:
+    f = ok.compile(lambda x: np.tanh(x * 1.25) * x - 0.3125)
+    x = np.linspace(-2, 2, 50)
+    results = parallelize(lambda _: f(x), 16)
+    assert all((np.asarray(r) == results[0]).all() for r in results)
+    assert (f.info().traces, f.info().builds + f.info().disk_hits) == (1, 1)
+
+    def one(k: int) -> Any:
+        return ok.compile(lambda x: np.maximum(x, k) * x + k)(x)
+
+    for k, result in enumerate(parallelize(one, 16)):
+        np.testing.assert_array_equal(result, np.maximum(x, k) * x + k)
+
+
+@pytest.mark.parametrize("n", [4, 10**6])
+def test_F092_the_argument_may_change_after_the_call(n: int) -> None:
+    f = ok.compile(lambda x: x + 1)
+    x = np.arange(n)
+    y = f(x)
+    x[:] = -1
+    np.testing.assert_array_equal(y, np.arange(1, n + 1))
+
+
+def test_F105_no_compiler_is_slow_but_right(tmp_path: Path) -> None:
+    code = """
+import warnings, numpy as np, opkiln as ok
+f = ok.compile(lambda x: (np.exp(x - x.max()) , x.sum(axis=0)))
+x = np.linspace(0, 1, 12).reshape(3, 4)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        e, s = f(x)
+assert abs(e - np.exp(x - x.max())).max() < 1e-12 and abs(s - x.sum(axis=0)).max() < 1e-12
+assert [w.category.__name__ for w in caught] == ["OpkilnWarning"], caught
+assert f.info().fallbacks == 3
+out = np.empty((3, 4)), None
+assert f(x, out=out)[0] is out[0]
+"""
+    done = child(code, PATH=str(tmp_path), OPKILN_CACHE_DIR=str(tmp_path / "cache"), CXX="")
+    assert done.returncode == 0, done.stderr
+
+
+def test_F113_a_graph_of_20000_nodes() -> None:
+    def deep(x: Array) -> Array:
+        for _ in range(10_000):
+            x = x * 0.5 + 1
+        return x
+
+    lowered = ok.compile(deep).lower(np.ones(3))
+    assert len(lowered.graph.nodes) > 20_000
+
+
+def test_F111_a_chain_of_2000_operations_compiles() -> None:
+    def chain(x: Array) -> Array:
+        for k in range(1000):
+            x = x * 0.5 + k
+        return x
+
+    x = np.ones(5)
+    np.testing.assert_array_equal(ok.compile(chain)(x), chain(x))
+
+
+@pytest.mark.parametrize("count", [40, 300, 1100])
+def test_F112_many_distinct_inputs(count: int) -> None:
+    def total(*xs: Array) -> Array:
+        result = xs[0]
+        for x in xs[1:]:
+            result = result + x
+        return result
+
+    xs = [np.full(3, float(i)) for i in range(count)]
+    np.testing.assert_array_equal(ok.compile(total)(*xs), total(*xs))
+
+
+def test_F122_F123_dropped_functions_and_many_shapes_stay_bounded() -> None:
+    f = ok.compile(program)
+    for n in range(1, 3000):
+        f(np.ones(n, "f4"), np.ones(n, "f4"))
+    assert f.info().executors <= 1024
+    assert f.info().builds + f.info().disk_hits == 1
+    before = ok.runtime_info()["executors"]
+    for k in range(50):
+        ok.compile(lambda x, k=k: x + k, static="k")(np.ones(3), k)
+    gc.collect()
+    ok.compile(program)(np.ones(5, "f4"), np.ones(5, "f4"))  # a miss sweeps what is dead
+    assert ok.runtime_info()["executors"] <= before + 2
+    g = ok.compile(lambda x: x)
+    g(np.ones(3))
+    ref = weakref.ref(g)
+    del g
+    gc.collect()
+    assert ref() is None
+
+
+def test_F126_exit_is_clean_with_everything_alive() -> None:
+    code = """
+import threading, numpy as np, opkiln as ok
+f = ok.compile(lambda x: np.exp(x))
+f(np.ones(3))
+try: ok.compile(lambda x: x + np.ones(4))(np.ones(3))
+except ValueError: pass
+threading.Thread(target=lambda: f(np.ones(2_000_000)), daemon=True).start()
+"""
+    done = child(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_F127_alternating_shapes_keep_their_executors() -> None:
+    f = ok.compile(program)
+    arrays = [np.ones(n, "f4") for n in range(1, 21)]
+    for _ in range(3):
+        for x in arrays:
+            f(x, x)
+    info = f.info()
+    assert (info.misses, info.hits, info.fallbacks) == (20, 40, 0)
+
+
+def test_F133_nothing_is_printed_by_default() -> None:
+    done = child("import numpy as np, opkiln as ok; ok.compile(lambda x: x + 1)(np.ones(3))")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_F142_names_and_constants_cannot_inject_source() -> None:
+    wild = 'x"; } /* */ $(touch x) \n #include <bad>'
+    f = ok.compile(lambda x: x * np.inf + np.float32("nan"), name=wild)
+    source = f.lower(np.ones(3, "f4")).source
+    assert "touch" not in source
+    assert "bad" not in source
+    with np.errstate(all="ignore"):
+        assert np.isnan(f(np.ones(3, "f4"))).all()
+
+
+def test_disabled_runs_plain_numpy() -> None:
+    code = """
+import numpy as np, opkiln as ok
+@ok.compile
+def f(x):
+    if x.sum() > 0: return x * 2   # cannot be traced: so this is NumPy
+    return x
+x = np.ones(3); out = np.empty(3)
+assert (f(x, out=out) == 2).all() and f(x, out=out) is out and f.__name__ == "f"
+assert f.info().fallbacks == 2
+"""
+    done = child(code, OPKILN_DISABLE="1")
+    assert done.returncode == 0, done.stderr
