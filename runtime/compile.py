@@ -8,34 +8,34 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 import numpy as np
 
 from opkiln import native
-from opkiln.ops.dtypes import BY_CODE
-from opkiln.ops.primitives import FromHost, Reduce
 from opkiln.ops.record import record
-from opkiln.ops.table import REDUCTIONS
-from opkiln.runtime import jit
+from opkiln.runtime import blame, jit
 from opkiln.runtime.config import config
 from opkiln.runtime.debug import to_dot
 from opkiln.runtime.errors import (
     ArgumentError,
-    HostDivisionError,
-    HostRangeError,
-    IntegerPowerError,
     NotYet,
     OpkilnWarning,
-    ShapeError,
     ToolchainNotFound,
+    TraceError,
 )
-from opkiln.runtime.graph import Graph, Node, topological
+from opkiln.runtime.graph import Graph
 from opkiln.runtime.kernel import Kernel
 from opkiln.runtime.locks import ForkLock
+from opkiln.runtime.options import Options, checked
 from opkiln.runtime.program import Program, Request, clear_programs, program_of
 from opkiln.runtime.reference import interpret
 from opkiln.runtime.trace import Out, Traced, check_traceable, trace
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from opkiln.runtime.options import Keywords
 
 Array = np.ndarray[Any, np.dtype[Any]]
 P = ParamSpec("P")
@@ -164,22 +164,22 @@ class Record:
         self.kinds = kinds
         self.plan = program.plan
         self.captures = traced.captures
-        self.out_tree = _with_slots(traced.out_tree)
+        self.out_tree = _with_slots(traced.out_tree, program.lowered.slots)
         self.n_outputs = sum(kind == "buffer" for kind, _ in program.lowered.outputs)
         self.where = traced.graph.where
 
 
-def _with_slots(tree: Any) -> Any:
-    """The traced result tree with the native side's marks for outputs."""
+def _with_slots(tree: Any, slots: tuple[int, ...]) -> Any:
+    """The traced result tree with the native side's marks for outputs; equal values share one."""
     match tree:
         case Out():
-            return native.Slot(tree.index)
+            return native.Slot(slots[tree.index])
         case tuple() | list():
             items = cast("tuple[object, ...] | list[object]", tree)
-            return type(items)(_with_slots(item) for item in items)
+            return type(items)(_with_slots(item, slots) for item in items)
         case dict():
             entries = cast("dict[object, object]", tree)
-            return {key: _with_slots(item) for key, item in entries.items()}
+            return {key: _with_slots(item, slots) for key, item in entries.items()}
         case _:
             return tree
 
@@ -199,7 +199,6 @@ class Function(Generic[P, R]):
         self.native = self._native()
         self._records: dict[Any, list[Record]] = {}
         self._lock = ForkLock()
-        self._warned = False
 
     def _native(self) -> native.Compiled:
         unknown = [s for s in self.options.static if s not in self.signature.parameters]
@@ -254,29 +253,28 @@ class Function(Generic[P, R]):
                 self.native._count("builds" if loaded.hit == "built" else "disk_hits", 1)
         except ToolchainNotFound as error:
             record.plan.set_fallback()
-            self._warn_interpreted(error)
-
-    def _warn_interpreted(self, error: ToolchainNotFound) -> None:
-        if not self._warned:
-            import warnings
-
-            self._warned = True
-            warnings.warn(
-                f"{self.name} runs in the interpreter, at NumPy's speed, for want of a compiler: "
-                f"{error}",
-                OpkilnWarning,
-                stacklevel=2,
-            )
+            _warn_interpreted(error)
 
     def interpret(self, record: Record, leaves: list[Any]) -> tuple[Any, ...]:
         """Run a call without a compiler: by the reference interpreter."""
         kinds = record.kinds
         arrays = [np.asarray(v) for v, k in zip(leaves, kinds, strict=True) if k == "a"]
         weak = [v for v, k in zip(leaves, kinds, strict=True) if k in "iuf"]
-        return tuple(interpret(record.program.graph, [*arrays, *record.captures], weak))
+        values = interpret(record.program.graph, [*arrays, *record.captures], weak)
+        # One value per plan output: graph outputs that are equal share a place.
+        return tuple(dict(zip(record.program.lowered.slots, values, strict=True)).values())
 
     def inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Called while another function is traced: this one becomes part of it."""
+        """Called while another function is traced: this one becomes part of it.
+
+        Raises:
+            TraceError: the call has `out=`, which has no meaning inside a trace.
+        """
+        if "out" in kwargs and "out" not in self.signature.parameters:
+            raise TraceError(
+                f"{self.name}: out= inside a compiled function",
+                fix="use the returned value instead",
+            )
         return self.fn(*args, **kwargs)
 
     def export(self, module: str, array: Array) -> Any:
@@ -285,51 +283,14 @@ class Function(Generic[P, R]):
 
         return importlib.import_module(module).from_dlpack(array)
 
-    def host_error(self, record: Record, kind: str, register: int, values: tuple[Any, ...]) -> None:
-        """Raise what a failed size or scalar computation means, naming the user's line.
-
-        Raises:
-            ShapeError, HostRangeError, HostDivisionError, IntegerPowerError.
-        """
-        node = record.program.registers.get(register)
-        a, b = (*values, 0, 0)[:2]
-        if kind == "empty_reduction":
-            op, at = _place(
-                record, lambda n: isinstance(n.op, Reduce) and REDUCTIONS[n.op.row].empty == "error"
-            )
-            raise ShapeError(f"{op}: zero-size array to a reduction which has no identity{at}")
-        op, at = _place(record, lambda n: node is not None and node in _host_nodes(n))
-        match kind:
-            case "broadcast" | "same":
-                raise ShapeError(
-                    f"{op}: operands could not be broadcast together: extents {a} and {b}{at}"
-                )
-            case "range":
-                raise HostRangeError(
-                    f"{op}: Python integer {a} is out of bounds for {BY_CODE[b].name}{at}"
-                )
-            case "overflow":
-                raise HostRangeError(
-                    f"{op}: arithmetic on sizes or Python integers leaves int64{at}"
-                )
-            case "zero_division":
-                raise HostDivisionError(f"{op}: division of a size or Python number by zero{at}")
-            case "negative_power":
-                raise IntegerPowerError(
-                    f"{op}: Python integer to a negative power; use a float{at}"
-                )
-            case _:
-                raise ShapeError(f"{op}: {kind} ({a}, {b}){at}")
+    def host_error(self, record: Record, kind: str, register: int, values: tuple[int, ...]) -> None:
+        """Raise what a failed size or scalar computation means, naming the user's line."""
+        blame.host_error(record.program, kind, register, values)
 
     def fault(self, record: Record, bits: int) -> None:
-        """Raise for kernels that met data they must refuse.
-
-        Raises:
-            IntegerPowerError: always; no other op refuses data.
-        """
-        del bits
-        op, at = _place(record, lambda n: n.op.name == "power")
-        raise IntegerPowerError(f"{op}: integers to negative integer powers are not allowed{at}")
+        """Raise for kernels that met data they must refuse."""
+        del bits  # one kind of data is refused so far
+        blame.data_error(record.program)
 
     # *** the user's methods ***
 
@@ -383,76 +344,13 @@ class Function(Generic[P, R]):
         return f"<opkiln.compile {self.name}>"
 
 
-@record
-class Options:
-    """How a function is compiled; part of every key."""
-
-    name: str | None = None
-    static: tuple[str, ...] = ()
-    opt_level: int = 2
-
-    @staticmethod
-    def checked(
-        name: str | None, static: Any, opt_level: int, math: str, backend: str, mode: str
-    ) -> Options:
-        """Options from the user's keywords.
-
-        Raises:
-            NotYet: an option that exists in the design but is not built yet.
-            ArgumentError: a value that no version accepts.
-        """
-        names = (static,) if isinstance(static, str) else tuple(static)
-        if opt_level not in (0, 1, 2):
-            raise ArgumentError(f"opt_level: expected 0, 1 or 2, got {opt_level!r}")
-        for option, value, now, later in (
-            ("math", math, ("strict",), ("fast",)),
-            ("backend", backend, ("auto", "cpu"), ("cuda",)),
-            ("mode", mode, ("sync",), ("async",)),
-        ):
-            if value in later:
-                raise NotYet(f"{option}={value!r} is not built yet", fix=f"use {option}={now[0]!r}")
-            if value not in now:
-                raise ArgumentError(f"{option}: expected one of {[*now, *later]}, got {value!r}")
-        return Options(name, names, opt_level)
-
-
 @overload
-def compile(fn: Callable[P, R], /) -> Compiled[P, R]: ...
+def compile(fn: Callable[P, R], /, **options: Unpack[Keywords]) -> Compiled[P, R]: ...
 @overload
 def compile(
-    fn: None = None,
-    /,
-    *,
-    name: str | None = None,
-    static: str | tuple[str, ...] = (),
-    opt_level: int = 2,
-    math: str = "strict",
-    backend: str = "auto",
-    mode: str = "sync",
+    fn: None = None, /, **options: Unpack[Keywords]
 ) -> Callable[[Callable[P, R]], Compiled[P, R]]: ...
-@overload
-def compile(
-    fn: Callable[P, R],
-    /,
-    *,
-    name: str | None = None,
-    static: str | tuple[str, ...] = (),
-    opt_level: int = 2,
-    math: str = "strict",
-    backend: str = "auto",
-    mode: str = "sync",
-) -> Compiled[P, R]: ...
-def compile(
-    fn: Any = None,
-    /,
-    *,
-    name: str | None = None,
-    static: str | tuple[str, ...] = (),
-    opt_level: int = 2,
-    math: str = "strict",
-    backend: str = "auto",
-    mode: str = "sync",
-) -> Any:
+def compile(fn: Any = None, /, **options: Unpack[Keywords]) -> Any:
     """Compile a function over NumPy arrays; use as a decorator or a call.
 
     Args:
@@ -463,6 +361,7 @@ def compile(
         math: "strict" (NumPy's bits where SEMANTICS says so).
         backend: "auto" or "cpu".
         mode: "sync".
+        errstate: "ignore": integer division by zero gives NumPy's value and a count in info().
 
     Returns:
         A native callable with `.info()`, `.lower()`, `.clear()`; it accepts `out=`.
@@ -471,12 +370,12 @@ def compile(
         NotYet: an option that is not built yet.
         ArgumentError: an unknown option value or static name.
     """
-    options = Options.checked(name, static, opt_level, math, backend, mode)
+    chosen = checked(dict(options))
 
     def decorate(function: Callable[..., Any]) -> Any:
         if config.disable:
             return Plain(function)
-        return Function(function, options).native
+        return Function(function, chosen).native
 
     return decorate if fn is None else decorate(fn)
 
@@ -489,6 +388,20 @@ def _signature(fn: Any) -> inspect.Signature:
             [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names]
         )
     return inspect.signature(fn)
+
+
+_warned: list[str] = []
+
+
+def _warn_interpreted(error: ToolchainNotFound) -> None:
+    """Say once per process that calls are interpreted; info().fallbacks counts them."""
+    if _warned:
+        return
+    import warnings
+
+    _warned.append(str(error))
+    text = f"compiled functions run in the interpreter, at NumPy's speed: {error}"
+    warnings.warn(text, OpkilnWarning, stacklevel=2)
 
 
 def clear_cache() -> None:
@@ -522,27 +435,3 @@ def _leaf_key(value: Any, kind: str) -> Any:
         return value.dtype.num, value.ndim
     # repr tells -0.0 from 0.0 and makes NaN equal to itself; the type tells True from 1.
     return (type(value), value, repr(value)) if kind == "s" else kind
-
-
-def _host_nodes(node: Node) -> list[Node]:
-    """The sizes and Python numbers that a node directly depends on."""
-    return topological([*node.shape, *(s for s in node.src if s.is_host)])
-
-
-def _place(record: Record, wanted: Callable[[Node], bool]) -> tuple[str, str]:
-    """Name of the first op that fits and where the user wrote it, for messages."""
-    graph = record.program.graph
-    found: Node | None = None
-    for node in graph.nodes:
-        if node.is_host:
-            continue
-        # A Python number enters by a conversion; the user knows the op that it feeds.
-        converted = isinstance(getattr(found, "op", None), FromHost)
-        if (found is None and wanted(node)) or (converted and found in node.src):
-            found = node
-        if found is not None and not isinstance(found.op, FromHost):
-            break
-    if found is None:
-        return "call", ""
-    at = graph.where.get(found) or record.where.get(found)
-    return found.op.name, f" ({at})" if at else ""

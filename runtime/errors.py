@@ -90,6 +90,10 @@ class NotYet(OpkilnError, NotImplementedError):
     """A documented option or feature that this version does not have yet."""
 
 
+class NotYetName(NotYet, AttributeError):
+    """A public name that is planned and not built yet; hasattr() sees it as absent."""
+
+
 class ConfigError(OpkilnError, ValueError):
     """A setting cannot be used: names the variable, the value and what is accepted."""
 

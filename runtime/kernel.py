@@ -192,14 +192,15 @@ class Launch:
 class Lowered:
     """A whole program: buffers, scalar slots (host node, dtype, mode), launches in order, outputs.
 
-    outputs: ("buffer", index) or ("host", node) per graph output. checks: host nodes that must be
-    evaluated for their errors alone.
+    outputs: ("buffer", index) or ("host", node), each once; `slots[i]` is the place of graph
+    output i among them. checks: host nodes that must be evaluated for their errors alone.
     """
 
     buffers: tuple[Buffer, ...]
     scalars: tuple[tuple[Node, DT, str], ...]
     launches: tuple[Launch, ...]
     outputs: tuple[tuple[str, Any], ...]
+    slots: tuple[int, ...]
     checks: tuple[Node, ...]
 
     def __str__(self) -> str:

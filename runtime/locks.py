@@ -1,4 +1,4 @@
-"""A lock that a forked child finds open: the thread that held it in the parent does not live there."""
+"""A lock that a forked child finds open, for the thread that held it does not live there."""
 
 from __future__ import annotations
 

@@ -48,9 +48,11 @@ class _Program:
         launches = tuple(
             _Body(self, index, group).launch() for index, group in enumerate(fusion.groups)
         )
-        outputs: list[tuple[str, object]] = []
+        outputs: dict[tuple[str, object], int] = {}
+        slots: list[int] = []
         for node in self.graph.outputs:
-            outputs.append(("host", node) if node.is_host else ("buffer", self.written[node]))
+            place = ("host", node) if node.is_host else ("buffer", self.written[node])
+            slots.append(outputs.setdefault(place, len(outputs)))
         self.checks += [
             h
             for n in fusion.order
@@ -63,6 +65,7 @@ class _Program:
             tuple(self.scalars),
             launches,
             tuple(outputs),
+            tuple(slots),
             tuple(dict.fromkeys(self.checks)),
         )
 
@@ -174,6 +177,12 @@ class _Body:
         node, _ = use
         if isinstance(node.op, (p.Constant, p.FromHost, p.Input, p.Reduce)):
             return True
+        return self.in_memory(node)
+
+    def in_memory(self, node: Node) -> bool:
+        """Whether the value lies in a buffer that is filled before this nest runs."""
+        if isinstance(node.op, p.Input):
+            return True
         return node in self.program.memory and self.program.fusion.home.get(node) != self.index
 
     def in_registers(self, use: Use) -> bool:
@@ -262,7 +271,7 @@ class _Body:
         args = tuple(v for b in below if (v := self.known(b, stage)) is not None)
         statement: k.Statement
         match op:
-            case _ if self.is_leaf(use) and node in self.program.memory:
+            case _ if self.in_memory(node):
                 statement = k.Load(out, self.operand(self.read(node, axes)))
             case p.Constant():
                 statement = k.Const(out, op.value)
@@ -319,17 +328,10 @@ class _Body:
 
 
 def _nonempty(node: Node) -> Node:
-    """Guard of a reduction without identity: nothing reduced although there are results."""
+    """Guard of a reduction without identity: NumPy refuses one over no elements."""
     op = node.op
     assert isinstance(op, p.Reduce)
-    dims = node.src[0].shape
-    count = _product([d for i, d in enumerate(dims) if i in op.axes])
-    results = _product([d for i, d in enumerate(dims) if i not in op.axes])
-    return make(p.HostOp("nonempty"), count, results)
-
-
-def _product(dims: list[Node]) -> Node:
-    return fold(
-        lambda a, b: make(p.HostOp("mul"), a, b),
-        [d for d in dims if not is_one(d)] or [host_const(1)],
-    )
+    dims = [d for i, d in enumerate(node.src[0].shape) if i in op.axes and not is_one(d)]
+    one = host_const(1)
+    count = fold(lambda a, b: make(p.HostOp("mul"), a, b), dims or [one])
+    return make(p.HostOp("nonempty"), count, one)

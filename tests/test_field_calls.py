@@ -1,4 +1,4 @@
-"""FIELD-CASES about calling: threads, forks, exits, memory, fall-backs and security, by id, through the whole path."""
+"""FIELD-CASES about calling, by id: threads, forks, exits, memory, fall-backs, security."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ def program(x: Array, y: Array) -> Array:
 def child(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh interpreter, which must end by itself within a minute."""
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env={**os.environ, **env}, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **env},
+        check=False,
     )
 
 

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Stages on one line know nothing of each other.
 STAGES: list[set[str]] = [
     {"errors", "locks"},
+    {"options"},
     {"config"},
     {"key", "graph"},
     {"infer"},
@@ -27,6 +28,7 @@ STAGES: list[set[str]] = [
     {"lower"},
     {"plan", "emit_cpp", "emit_cuda"},
     {"program"},
+    {"blame"},
     {"executor"},
     {"compile"},
     {"demo"},

@@ -25,7 +25,7 @@ def layout(rng: random.Random, shape: tuple[int, ...]) -> np.ndarray:
 def main() -> None:
     """Write 300 cases."""
     rng = random.Random(7)
-    lines = []
+    lines: list[str] = []
     for _ in range(300):
         rank = rng.randint(1, 6)
         shape = tuple(rng.choice([1, 2, 3, 4]) for _ in range(rank))

@@ -9,9 +9,9 @@ struct ok_k0_state {
   vi32 v1;
   ok_fold<vi32, 2, ok_max_op> a1;
 };
-static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
   char *p0 = p[0];
-  const vi32 i1 = ok_c<vi32>(-2147483648);
+  const vi32 idle1 = ok_c<vi32>(-2147483648);
   const auto m1_0 = IVec<vi32>{OK_IOTA} < (ok_elt<IVec<vi32>>)valid;
   vi32 a1_0 = st.a1.acc[0];
   const auto m1_1 = IVec<vi32>{OK_IOTA} + (ok_elt<IVec<vi32>>)16 < (ok_elt<IVec<vi32>>)valid;
@@ -19,11 +19,11 @@ static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs,
   for (; steps > 0; --steps) {
     {
       const auto v0 = ok_load<i32>(p0);
-      a1_0 = ok_max(a1_0, ok_sel(m1_0, v0, i1));
+      a1_0 = ok_max(a1_0, ok_sel(m1_0, v0, idle1));
     }
     {
       const auto v0 = ok_load<i32>(p0 + 16 * 4);
-      a1_1 = ok_max(a1_1, ok_sel(m1_1, v0, i1));
+      a1_1 = ok_max(a1_1, ok_sel(m1_1, v0, idle1));
     }
     p0 += 32 * 4;
   }

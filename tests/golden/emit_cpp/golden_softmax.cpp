@@ -19,9 +19,9 @@ struct ok_k0_state {
   ok_fold<vf32, 2, ok_max_op> a1;
   ok_fold<vf32, 2, ok_sum_op> a5;
 };
-static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
   char *p0 = p[0];
-  const vf32 i1 = ok_c<vf32>(-__builtin_inf());
+  const vf32 idle1 = ok_c<vf32>(-__builtin_inf());
   const auto m1_0 = IVec<vf32>{OK_IOTA} < (ok_elt<IVec<vf32>>)valid;
   vf32 a1_0 = st.a1.acc[0];
   const auto m1_1 = IVec<vf32>{OK_IOTA} + (ok_elt<IVec<vf32>>)16 < (ok_elt<IVec<vf32>>)valid;
@@ -29,11 +29,11 @@ static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs,
   for (; steps > 0; --steps) {
     {
       const auto v0 = ok_load<f32>(p0);
-      a1_0 = ok_max(a1_0, ok_sel(m1_0, v0, i1));
+      a1_0 = ok_max(a1_0, ok_sel(m1_0, v0, idle1));
     }
     {
       const auto v0 = ok_load<f32>(p0 + 16 * 4);
-      a1_1 = ok_max(a1_1, ok_sel(m1_1, v0, i1));
+      a1_1 = ok_max(a1_1, ok_sel(m1_1, v0, idle1));
     }
     p0 += 32 * 4;
   }
@@ -41,11 +41,11 @@ static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs,
   st.a1.acc[1] = a1_1;
   (void)valid;
 }
-static __attribute__((noinline)) void ok_k0_loop1(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop1(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
   char *p0 = p[0];
   char *p1 = p[1];
   const auto v1 = st.v1;
-  const vf32 i5 = ok_c<vf32>(-0.0);
+  const vf32 idle5 = ok_c<vf32>(-0.0);
   const auto m5_0 = IVec<vf32>{OK_IOTA} < (ok_elt<IVec<vf32>>)valid;
   vf32 a5_0 = st.a5.acc[0];
   const auto m5_1 = IVec<vf32>{OK_IOTA} + (ok_elt<IVec<vf32>>)16 < (ok_elt<IVec<vf32>>)valid;
@@ -55,14 +55,14 @@ static __attribute__((noinline)) void ok_k0_loop1(char *const *p, const i64 *cs,
       const auto v2 = ok_load<f32>(p0);
       const auto v3 = v2 - v1;
       const auto v4 = ok_exp(v3);
-      a5_0 = a5_0 + ok_sel(m5_0, v4, i5);
+      a5_0 = a5_0 + ok_sel(m5_0, v4, idle5);
       ok_store(p1, v4);
     }
     {
       const auto v2 = ok_load<f32>(p0 + 16 * 4);
       const auto v3 = v2 - v1;
       const auto v4 = ok_exp(v3);
-      a5_1 = a5_1 + ok_sel(m5_1, v4, i5);
+      a5_1 = a5_1 + ok_sel(m5_1, v4, idle5);
       ok_store(p1 + 16 * 4, v4);
     }
     p0 += 32 * 4;
@@ -72,7 +72,7 @@ static __attribute__((noinline)) void ok_k0_loop1(char *const *p, const i64 *cs,
   st.a5.acc[1] = a5_1;
   (void)valid;
 }
-static __attribute__((noinline)) void ok_k0_loop2(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop2(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
   char *p2 = p[2];
   char *p3 = p[3];
   const auto v5 = st.v5;

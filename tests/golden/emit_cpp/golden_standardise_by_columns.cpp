@@ -26,10 +26,10 @@ struct ok_k0_state {
   ok_fold<vf32, 2, ok_sum_op> a1;
   ok_fold<vf32, 2, ok_sum_op> a7;
 };
-static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
   char *p0 = p[0];
   const i64 c0 = cs[0];
-  const vf32 i1 = ok_c<vf32>(-0.0);
+  const vf32 idle1 = ok_c<vf32>(-0.0);
   const auto m1_0 = IVec<vf32>{OK_IOTA} < (ok_elt<IVec<vf32>>)valid;
   vf32 a1_0 = st.a1.acc[0];
   const auto m1_1 = IVec<vf32>{OK_IOTA} + (ok_elt<IVec<vf32>>)16 < (ok_elt<IVec<vf32>>)valid;
@@ -37,11 +37,11 @@ static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs,
   for (; steps > 0; --steps) {
     {
       const auto v0 = ok_gather<f32>(p0, c0);
-      a1_0 = a1_0 + ok_sel(m1_0, v0, i1);
+      a1_0 = a1_0 + ok_sel(m1_0, v0, idle1);
     }
     {
       const auto v0 = ok_gather<f32>(p0 + 16 * c0, c0);
-      a1_1 = a1_1 + ok_sel(m1_1, v0, i1);
+      a1_1 = a1_1 + ok_sel(m1_1, v0, idle1);
     }
     p0 += 32 * c0;
   }
@@ -49,11 +49,11 @@ static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs,
   st.a1.acc[1] = a1_1;
   (void)valid;
 }
-static __attribute__((noinline)) void ok_k0_loop1(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop1(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
   char *p0 = p[0];
   const i64 c0 = cs[0];
   const auto v4 = st.v4;
-  const vf32 i7 = ok_c<vf32>(-0.0);
+  const vf32 idle7 = ok_c<vf32>(-0.0);
   const auto m7_0 = IVec<vf32>{OK_IOTA} < (ok_elt<IVec<vf32>>)valid;
   vf32 a7_0 = st.a7.acc[0];
   const auto m7_1 = IVec<vf32>{OK_IOTA} + (ok_elt<IVec<vf32>>)16 < (ok_elt<IVec<vf32>>)valid;
@@ -63,13 +63,13 @@ static __attribute__((noinline)) void ok_k0_loop1(char *const *p, const i64 *cs,
       const auto v2 = ok_gather<f32>(p0, c0);
       const auto v5 = v2 - v4;
       const auto v6 = v5 * v5;
-      a7_0 = a7_0 + ok_sel(m7_0, v6, i7);
+      a7_0 = a7_0 + ok_sel(m7_0, v6, idle7);
     }
     {
       const auto v2 = ok_gather<f32>(p0 + 16 * c0, c0);
       const auto v5 = v2 - v4;
       const auto v6 = v5 * v5;
-      a7_1 = a7_1 + ok_sel(m7_1, v6, i7);
+      a7_1 = a7_1 + ok_sel(m7_1, v6, idle7);
     }
     p0 += 32 * c0;
   }

@@ -26,7 +26,7 @@ struct ok_k0_state {
   ok_panel<vf32, 8, ok_sum_op> a1;
   ok_panel<vf32, 8, ok_sum_op> a7;
 };
-static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs, i64 n, i64 live, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 n, i64 live, ok_k0_state &st) {
   char *p0 = p[0];
   for (i64 k = 0; k < n; ++k) {
     for (i64 u = 0; u * OK_N < live; ++u) {
@@ -37,7 +37,7 @@ static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs,
     p0 += cs[0];
   }
 }
-static __attribute__((noinline)) void ok_k0_loop1(char *const *p, const i64 *cs, i64 n, i64 live, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop1(char *const *p, const i64 *cs, i64 n, i64 live, ok_k0_state &st) {
   char *p0 = p[0];
   for (i64 k = 0; k < n; ++k) {
     for (i64 u = 0; u * OK_N < live; ++u) {

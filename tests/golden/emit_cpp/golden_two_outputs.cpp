@@ -10,7 +10,7 @@
 struct ok_k0_state {
   const u64 *scalar;
 };
-static __attribute__((noinline)) void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
   char *p0 = p[0];
   char *p1 = p[1];
   char *p2 = p[2];

@@ -1,0 +1,87 @@
+"""Blame: what went wrong while a program ran in, a typed error that names op and line out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from opkiln.ops.dtypes import BY_CODE
+from opkiln.ops.primitives import FromHost, Reduce
+from opkiln.ops.table import REDUCTIONS
+from opkiln.runtime.errors import (
+    HostDivisionError,
+    HostRangeError,
+    IntegerPowerError,
+    OpkilnError,
+    ShapeError,
+)
+from opkiln.runtime.graph import Node, topological
+from opkiln.runtime.program import Program
+
+# What the native side's host program reports, as {kind: (error, text)}; a and b are its values.
+_HOST_ERRORS: dict[str, tuple[type[OpkilnError], str]] = {
+    "broadcast": (ShapeError, "operands could not be broadcast together: extents {a} and {b}"),
+    "same": (ShapeError, "an array of extent {a} cannot be broadcast to {b}"),
+    "empty_reduction": (ShapeError, "zero-size array to a reduction which has no identity"),
+    "range": (HostRangeError, "Python integer {a} is out of bounds for {dtype}"),
+    "overflow": (HostRangeError, "arithmetic on sizes or Python numbers is out of range"),
+    "zero_division": (HostDivisionError, "division of a size or Python number by zero"),
+    "negative_power": (IntegerPowerError, "Python integer to a negative power; use a float"),
+    "domain": (
+        ShapeError,
+        "a negative Python number to a fractional power would be complex; use np.power on arrays",
+    ),
+}
+
+
+def host_error(program: Program, kind: str, register: int, values: tuple[int, ...]) -> NoReturn:
+    """Raise what a failed size or scalar computation means.
+
+    Raises:
+        ShapeError, HostRangeError, HostDivisionError, IntegerPowerError.
+    """
+    node = program.registers.get(register)
+    if kind == "empty_reduction":
+        op, at = place(
+            program, lambda n: isinstance(n.op, Reduce) and REDUCTIONS[n.op.row].empty == "error"
+        )
+    else:
+        op, at = place(program, lambda n: node is not None and node in _host_nodes(n))
+    error, text = _HOST_ERRORS.get(kind, (ShapeError, kind + " ({a}, {b})"))
+    a, b = (*values, 0, 0)[:2]
+    dtype = BY_CODE[b].name if kind == "range" and b in BY_CODE else ""
+    raise error(f"{op}: {text.format(a=a, b=b, dtype=dtype)}{at}")
+
+
+def data_error(program: Program) -> NoReturn:
+    """Raise for kernels that met data they must refuse; only integer power does.
+
+    Raises:
+        IntegerPowerError: always.
+    """
+    op, at = place(program, lambda n: n.op.name == "power")
+    raise IntegerPowerError(f"{op}: integers to negative integer powers are not allowed{at}")
+
+
+def place(program: Program, wanted: Callable[[Node], bool]) -> tuple[str, str]:
+    """Name of the first op that fits, and " (file:line)" where the user wrote it."""
+    found: Node | None = None
+    for node in program.graph.nodes:
+        if node.is_host:
+            continue
+        # A Python number enters by a conversion; the user knows the op that it feeds.
+        if found is not None and isinstance(found.op, FromHost):
+            found = node if found in node.src else found
+        elif wanted(node):
+            found = node
+        if found is not None and not isinstance(found.op, FromHost):
+            break
+    if found is None:
+        return "call", ""
+    at = program.graph.where.get(found) or program.traced.where.get(found)
+    return found.op.name, f" ({at})" if at else ""
+
+
+def _host_nodes(node: Node) -> list[Node]:
+    """The sizes and Python numbers that a node directly depends on."""
+    return topological([*node.shape, *(s for s in node.src if s.is_host)])
