@@ -154,8 +154,9 @@ def _same(a: int, b: int) -> int:
     return a
 
 
-def _nonempty(reduced: int, results: int) -> int:
-    if reduced == 0 and results:
+def _nonempty(reduced: int, results: int = 1) -> int:
+    del results  # NumPy refuses to reduce nothing even where it gives no result
+    if reduced == 0:
         raise ShapeError("zero-size array to reduction operation maximum which has no identity")
     return reduced
 
@@ -262,8 +263,7 @@ def _reduce(op: p.Reduce, args: list[Array], node: Node) -> Array:
     (x,) = args
     row = REDUCTIONS[op.row]
     if row.empty == "error":
-        kept = int(np.prod([n for i, n in enumerate(x.shape) if i not in op.axes]))
-        _nonempty(int(np.prod([x.shape[i] for i in op.axes])), kept)
+        _nonempty(int(np.prod([x.shape[i] for i in op.axes])))
     result = row.numpy.reduce(x, axis=op.axes, dtype=op.dtype, keepdims=op.keepdims)
     return np.asarray(result).astype(node.dtype, copy=False)
 

@@ -21,7 +21,13 @@ PyObject* shape_tuple(int ndim, const npy_intp* shape) {
 // The array behind one entry of out=; null with an error set.
 PyArrayObject* out_array(CallArgs& call, PyObject* o) {
   PyObject* array = o;
-  if (!PyArray_CheckExact(o)) {
+  const int mapped = is_memmap(o);
+  if (mapped < 0) return nullptr;
+  if (mapped) {
+    array = plain_view(o);
+    if (!array) return nullptr;
+    call.keep(array);
+  } else if (!PyArray_CheckExact(o)) {
     PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(o));
     const bool foreign = !PyArray_Check(o) && PyObject_HasAttrString(type, "__dlpack__");
     if (!foreign) {
@@ -93,7 +99,8 @@ bool check_out_count(const OutArgs& outs, size_t n_outs) {
           n_outs);
   } else {
     raise(
-        Err::shape, "use None for results that need no array",
+        Err::shape,
+        "pass one array or None per array result; equal results count once, numbers not at all",
         "out: the 'out' tuple must have exactly one entry per array result: expected %zu, got %zu",
         n_outs, outs.arrays.size());
   }
@@ -122,6 +129,20 @@ bool check_out(const OutArgs& outs, size_t k, int ndim, const npy_intp* shape, i
   }
   return true;
 }
+
+int is_memmap(PyObject* o) {
+  static PyObject* memmap = nullptr;
+  if (PyArray_CheckExact(o) || !PyArray_Check(o)) return 0;
+  if (!memmap) {
+    Ref numpy(PyImport_ImportModule("numpy"));
+    Ref found(numpy ? PyObject_GetAttrString(numpy.get(), "memmap") : nullptr);
+    if (!found) return -1;
+    if (!memmap) memmap = found.release();
+  }
+  return reinterpret_cast<PyObject*>(Py_TYPE(o)) == memmap;
+}
+
+PyObject* plain_view(PyObject* o) { return PyArray_View(as_array(o), nullptr, &PyArray_Type); }
 
 PyArrayObject* usable_copy(PyArrayObject* a) {
   const int type_num = kTypeOfCode[code_of(PyArray_DESCR(a))];

@@ -37,6 +37,11 @@ bool check_out_count(const OutArgs& outs, size_t n_outs);
 // Shape and cast of a result into outs.arrays[k]: false with NumPy's kind of error set.
 bool check_out(const OutArgs& outs, size_t k, int ndim, const npy_intp* shape, int type_num);
 
+// 1 an np.memmap, which is an array like any other; 0 not, -1 with an error.
+int is_memmap(PyObject* o);
+// The same memory as a plain ndarray, or null with an error.
+PyObject* plain_view(PyObject* o);
+
 // A native aligned copy in memory order K, or null with an error.
 PyArrayObject* usable_copy(PyArrayObject* a);
 

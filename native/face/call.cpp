@@ -204,15 +204,18 @@ PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs
   const core::KeyView key{words, key_size, hash_key(words, key_size)};
   core::ThreadTable& table = core::ThreadTable::current();
   bool hit = true;
+  RecordRef held;
   core::Lease lease = table.acquire(key, *self->inside->state, [&] {
     hit = false;
-    return make_executor(self, call, direct ? outs : nullptr);
+    return make_executor(self, call, direct ? outs : nullptr, held);
   });
+  if (OPKILN_UNLIKELY(hit && words[0] != self->id)) throw Restart{};  // its record may be gone
   core::Executor& x = *lease;
   const RecordRef hold(static_cast<Record*>(x.user));
   Record* record = hold.get();
 
-  if (outs && !direct && !check_out_count(*outs, record->n_outs)) return nullptr;
+  // An empty tuple adds nothing to the key, so even a hit says nothing about the count.
+  if (OPKILN_UNLIKELY(outs) && !check_out_count(*outs, record->n_outs)) return nullptr;
   Computation c{self, call, outs, direct};
   if (OPKILN_UNLIKELY(x.is_fallback())) {
     lease.cancel();
@@ -274,9 +277,15 @@ __attribute__((noinline)) PyObject* inline_call(Compiled* self, PyObject* const*
   }
   const Py_ssize_t n = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
   for (Py_ssize_t i = 0; i < n; i++) {
-    if (PyDict_SetItem(keywords.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0) {
-      return nullptr;
+    PyObject* keyword = PyTuple_GET_ITEM(kwnames, i);
+    if (self->takes_out && PyUnicode_Compare(keyword, g_str_out) == 0) {
+      if (args[nargs + i] == Py_None) continue;
+      Ref name(function_name(self->frontend));
+      return name ? raise(Err::trace, "use the returned value, for example y = f(x)",
+                          "%U(): out= cannot be given while another function is traced", name.get())
+                  : nullptr;
     }
+    if (PyDict_SetItem(keywords.get(), keyword, args[nargs + i]) < 0) return nullptr;
   }
   return call_hook(self, g_hooks.inline_, positional.get(), keywords.get()).release();
 }
@@ -296,19 +305,36 @@ void report_faults(Compiled* self, Record* record, uint64_t faults) {
   }
 }
 
-PyObject* call_general(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+namespace {
+
+PyObject* call_once(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   CallArgs call(self->id);
   PyObject* out = nullptr;
   const Bound bound = bind_call(self, call, args, nargs, kwnames, &out);
   if (OPKILN_UNLIKELY(bound != Bound::ok)) {
     return bound == Bound::traced ? inline_call(self, args, nargs, kwnames) : nullptr;
   }
+  // Hashing an argument may run the user's code, and that may clear the function.
+  if (OPKILN_UNLIKELY(call.key[0] != self->id)) throw Restart{};
   self->counters.calls++;
   call.args_size = call.key.size();
   PyObject* result = out && out != Py_None ? compute_into(self, call, out)
                                            : compute(self, call, call.args_size, nullptr, false);
   self->counters.copies += call.copies;
   return result;
+}
+
+}  // namespace
+
+PyObject* call_general(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  constexpr int kAttempts = 100;
+  for (int attempt = 0; attempt < kAttempts; attempt++) {
+    try {
+      return call_once(self, args, nargs, kwnames);
+    } catch (const Restart&) {
+    }
+  }
+  return raise(Err::internal, nullptr, "opkiln: the function is cleared in each of its calls");
 }
 
 }  // namespace opkiln::face

@@ -11,6 +11,7 @@ namespace opkiln::face {
 
 struct PythonError {};  // thrown when a Python exception is set
 struct NeedCopy {};     // thrown when out= must be written by copy
+struct Restart {};      // thrown when the function was cleared meanwhile: bind again
 
 constexpr double kReleaseGilNs = 5000;  // longer kernels run without the GIL
 
@@ -40,8 +41,10 @@ inline uint64_t hash_key(const uint64_t* words, size_t n) {
 }
 
 // A new executor for the call's exact layouts; runs the frontend's hooks for what is missing.
-// `outs` null: fresh outputs. Throws PythonError, NeedCopy, core errors.
-std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, const OutArgs* outs);
+// `outs` null: fresh outputs. `held` keeps the record when the function was cleared meanwhile.
+// Throws PythonError, NeedCopy, core errors.
+std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, const OutArgs* outs,
+                                              RecordRef& held);
 
 // Lets the frontend word a host error; always throws PythonError.
 [[noreturn]] void throw_host_error(Compiled* self, Record* record, const core::HostError& e);

@@ -29,6 +29,8 @@ int read_parameters(Compiled* self, PyObject* kinds, PyObject* is_static) {
   self->n_positional = 0;
   self->plain = true;
   self->takes_out = true;
+  PyObject* first = n ? PyTuple_GET_ITEM(self->names, 0) : Py_None;
+  self->has_self = PyUnicode_Check(first) && PyUnicode_CompareWithASCIIString(first, "self") == 0;
   for (Py_ssize_t i = 0; i < n; i++) {
     PyObject* name = PyTuple_GET_ITEM(self->names, i);
     const char kind = PyBytes_AS_STRING(kinds)[i];
@@ -135,9 +137,18 @@ PyObject* compiled_getattro(PyObject* o, PyObject* name) {
   PyObject* found = PyObject_GenericGetAttr(o, name);
   Compiled* self = as_compiled(o);
   if (found || !self->frontend || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
-  PyErr_Clear();
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
   Ref frontend = Ref::borrow(self->frontend);
-  return PyObject_GetAttr(frontend.get(), name);
+  found = PyObject_GetAttr(frontend.get(), name);
+  if (!found && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+    PyErr_Restore(type, value, traceback);  // it names the object that the user holds
+    return nullptr;
+  }
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(traceback);
+  return found;
 }
 
 PyObject* compiled_repr(PyObject* o) {
@@ -210,6 +221,19 @@ PyObject* compiled_clear_method(PyObject* o, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* compiled_static_id(PyObject* o, PyObject* value) {
+  try {
+    Interns& interns = as_compiled(o)->inside->interns;
+    int64_t id = interns.known_identity(value);  // a receiver
+    Ref plain(id < 0 ? canonical_static(value) : nullptr);
+    if (plain) id = interns.id_of(plain.get());
+    return id < 0 ? nullptr : PyLong_FromLongLong(id);
+  } catch (...) {
+    raise_current();
+    return nullptr;
+  }
+}
+
 // _flatten(*args, **kwargs) -> (tree, leaves, kinds): what trace() would be given.
 PyObject* compiled_flatten(PyObject* o, PyObject* const* args, Py_ssize_t nargs,
                            PyObject* kwnames) {
@@ -243,6 +267,8 @@ PyMethodDef kMethods[] = {
     {"_counters", compiled_counters, METH_NOARGS, "All counters of this function, by name."},
     {"_count", compiled_count, METH_VARARGS, "_count(name, n=1): adds to a counter."},
     {"_clear", compiled_clear_method, METH_NOARGS, "Forgets traces and executors."},
+    {"_static_id", compiled_static_id, METH_O,
+     "The number that stands for a static value in keys; used for that value only."},
     {"_flatten", method(compiled_flatten), METH_FASTCALL | METH_KEYWORDS,
      "_flatten(*args, **kwargs) -> (tree, leaves, kinds)."},
     {nullptr, nullptr, 0, nullptr}};

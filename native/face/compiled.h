@@ -27,6 +27,12 @@ struct Inside {
   core::Ref<core::FunctionState> state = core::make_ref<core::FunctionState>();
   std::vector<char> kinds;      // inspect's kind of each parameter
   std::vector<char> is_static;  // parameter named in static=
+
+  // Objects held weakly take their records with them, a little later.
+  void drop_dead_records() {
+    const std::vector<uint64_t> ids = interns.take_dead();
+    if (OPKILN_UNLIKELY(!ids.empty())) records.drop(ids);
+  }
 };
 
 struct Compiled {
@@ -37,6 +43,7 @@ struct Compiled {
   int n_positional_only;
   bool plain;                 // positional parameters only, none static: the short way binds
   bool takes_out;             // `out=` is ours, no parameter has that name
+  bool has_self;              // the first parameter is named `self`: any object, by identity
   uint64_t guess_generation;  // while this is the thread's generation, `guess` is alive:
   core::Pool* guess;          // the pool of the last hit, on any thread
   Counters counters;

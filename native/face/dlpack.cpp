@@ -119,7 +119,10 @@ PyObject* wrap(PyObject* source, const DLTensor& t, bool readonly, Ref owner) {
   }
   const int type_num = type_num_of(t.dtype);
   if (type_num == NPY_NOTYPE) {
-    return raise(Err::dtype, "convert it to float32 or another supported dtype first",
+    constexpr int kComplex = 5;
+    return raise(Err::dtype,
+                 t.dtype.code == kComplex ? "pass x.real and x.imag as two arguments"
+                                          : "convert it to float32 or another supported dtype",
                  "unsupported dtype %s%d (lanes %d) of a %s",
                  t.dtype.code < 7 ? kNames[t.dtype.code] : "code", t.dtype.bits, t.dtype.lanes,
                  Py_TYPE(source)->tp_name);

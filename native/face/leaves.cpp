@@ -44,12 +44,23 @@ Bound refuse_type(Compiled* self, CallArgs& call, const char* fix, const char* w
 
 Bound refuse_dtype(Compiled* self, CallArgs& call, PyArray_Descr* descr) {
   const int type = descr->type_num;
-  const bool numeric = PyTypeNum_ISNUMBER(type) || type == NPY_HALF;
-  const char* fix = numeric
-                        ? "convert it first, for example x.astype(np.float32)"
-                        : "pass an array of bool, int8..int64, uint8..uint64, float32 or float64";
+  const char* fix = "pass an array of bool, int8..int64, uint8..uint64, float32 or float64";
+  if (PyTypeNum_ISCOMPLEX(type)) fix = "pass x.real and x.imag as two arguments";
+  if (type == NPY_HALF) fix = "convert it first: x.astype(np.float32)";
+  if (type == NPY_LONGDOUBLE) fix = "convert it first: x.astype(np.float64)";
   return refuse(self, call, Err::dtype, fix, "expected a numeric array, got dtype ",
                 reinterpret_cast<PyObject*>(descr));
+}
+
+}  // namespace
+
+namespace {
+
+void push_static(CallArgs& call, PyObject* owned, int64_t id) {
+  call.key.push(tagged('s', static_cast<uint64_t>(id)));
+  call.leaf.push(owned);
+  call.kind.push('s');
+  call.keep(owned);
 }
 
 }  // namespace
@@ -64,11 +75,11 @@ Bound add_static(Compiled* self, CallArgs& call, PyObject* o, char tag) {
     return refuse_type(self, call, "use a hashable value, such as a tuple instead of a list",
                        "a static argument must be hashable, got ", o);
   }
-  call.key.push(tagged(tag, static_cast<uint64_t>(id)));
-  if (tag != 's') return Bound::ok;
-  call.leaf.push(value.get());
-  call.kind.push('s');
-  call.keep(value.release());
+  if (tag == 's') {
+    push_static(call, value.release(), id);
+  } else {
+    call.key.push(tagged(tag, static_cast<uint64_t>(id)));
+  }
   return Bound::ok;
 }
 
@@ -215,6 +226,13 @@ Bound add_foreign(Compiled* self, CallArgs& call, PyObject* o) {
 Bound add_unusual(Compiled* self, CallArgs& call, PyObject* o) {
   if (PyArray_IsScalar(o, Generic)) return add_numpy_scalar(self, call, o);
   if (PyArray_Check(o)) {
+    const int mapped = is_memmap(o);
+    PyObject* view = mapped > 0 ? plain_view(o) : nullptr;
+    if (mapped < 0 || (mapped && !view)) return Bound::error;
+    if (mapped) {
+      call.keep(view);
+      return add_leaf(self, call, view);
+    }
     return refuse_type(self, call, "pass np.asarray(x) (a masked array: x.filled())",
                        "expected a plain ndarray, got the subclass ", o);
   }
@@ -230,6 +248,12 @@ Bound add_unusual(Compiled* self, CallArgs& call, PyObject* o) {
   if (PyComplex_Check(o)) {
     return refuse(self, call, Err::not_yet, "pass the real and imaginary parts as two arguments",
                   "complex numbers are not supported yet, got ", o);
+  }
+  if (self->has_self && call.key.size() == 1) {  // the first argument itself, not an item of it
+    const int64_t id = self->inside->interns.id_of_identity(o);
+    if (id < 0) return Bound::error;
+    push_static(call, Py_NewRef(o), id);
+    return Bound::ok;
   }
   if (PyTuple_Check(o) || PyList_Check(o) || PyDict_Check(o)) {
     return refuse_type(self, call, "pass a plain tuple, list or dict, for example tuple(x)",

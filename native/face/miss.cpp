@@ -50,7 +50,9 @@ void trace(Compiled* self, CallArgs& call, const std::vector<uint64_t>& signatur
     raise(Err::internal, nullptr, "opkiln: the traced plan pins other sizes than the call's");
     throw PythonError{};
   }
-  result.reset(self->inside->records.add(signature, made));
+  // After a clear() the signature's numbers mean nothing any more: the record serves this call
+  // only.
+  if (call.key[0] == self->id) result.reset(self->inside->records.add(signature, made));
 }
 
 void build(Compiled* self, Record* record, const std::vector<core::Missing>& missing) {
@@ -75,6 +77,28 @@ void capture_views(CallArgs& call, Record* record, Views& views) {
     }
     views.push(view_of(a));
   }
+}
+
+bool is_as_traced(PyArrayObject* a, const CaptureLayout& was) {
+  const size_t rank = was.shape.size();
+  return static_cast<size_t>(PyArray_NDIM(a)) == rank &&
+         !std::memcmp(PyArray_DIMS(a), was.shape.data(), rank * sizeof(npy_intp)) &&
+         !std::memcmp(PyArray_STRIDES(a), was.strides.data(), rank * sizeof(npy_intp)) &&
+         PyArray_DESCR(a)->type_num == was.type_num && usable_as_is(a) == was.usable;
+}
+
+bool captures_unchanged(Compiled* self, Record* record) {
+  for (size_t i = 0; i < record->captures.size(); i++) {
+    if (OPKILN_LIKELY(is_as_traced(record->captures[i], record->capture_layouts[i]))) continue;
+    Ref name(function_name(self->frontend));
+    if (name) {
+      raise(Err::shape, "call f.clear() after changing the layout of a captured array",
+            "%U(): captured array %zu changed its shape, strides or dtype since the trace",
+            name.get(), i);
+    }
+    return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -115,7 +139,8 @@ void throw_host_error(Compiled* self, Record* record, const core::HostError& e) 
   throw PythonError{};
 }
 
-std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, const OutArgs* outs) {
+std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, const OutArgs* outs,
+                                              RecordRef& held) {
   std::vector<uint64_t> signature;
   signature_of_key(call.key.data(), call.key.size(), signature);
   Views args;
@@ -130,6 +155,7 @@ std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, co
     if (record.get()->by_copy) throw NeedCopy{};
     for (PyArrayObject* a : outs->arrays) out_views.push(a ? view_of(a) : core::absent_array());
   }
+  if (!captures_unchanged(self, record.get())) throw PythonError{};
   Views captures;
   capture_views(call, record.get(), captures);
 
@@ -143,9 +169,10 @@ std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, co
       throw_host_error(self, record.get(), e);
     }
     if (made.executor) {
-      // A hook may have emptied the map (f.clear()); the executor needs its record to stay.
-      Record* kept = self->inside->records.add(signature, record.get());
-      made.executor->user = kept;
+      // A hook may have emptied the map; the executor, which no later call finds, needs its record.
+      held.reset(record.get());
+      made.executor->user = record.get();
+      self->inside->drop_dead_records();
       return std::move(made.executor);
     }
     if (attempt == kAttempts) {
@@ -158,24 +185,10 @@ std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, co
 }
 
 bool bind_captures(Compiled* self, CallArgs& call, Record* record, core::Executor& x) {
+  if (!captures_unchanged(self, record)) return false;
   for (size_t i = 0; i < record->captures.size(); i++) {
     PyArrayObject* a = record->captures[i];
-    const CaptureLayout& was = record->capture_layouts[i];
-    const size_t rank = was.shape.size();
-    if (OPKILN_UNLIKELY(
-            static_cast<size_t>(PyArray_NDIM(a)) != rank ||
-            std::memcmp(PyArray_DIMS(a), was.shape.data(), rank * sizeof(npy_intp)) ||
-            std::memcmp(PyArray_STRIDES(a), was.strides.data(), rank * sizeof(npy_intp)) ||
-            PyArray_DESCR(a)->type_num != was.type_num || usable_as_is(a) != was.usable)) {
-      Ref name(function_name(self->frontend));
-      if (name) {
-        raise(Err::shape, "call f.clear() after changing the layout of a captured array",
-              "%U(): captured array %zu changed its shape, strides or dtype since the trace",
-              name.get(), i);
-      }
-      return false;
-    }
-    if (OPKILN_UNLIKELY(!was.usable)) {
+    if (OPKILN_UNLIKELY(!record->capture_layouts[i].usable)) {
       PyArrayObject* copy = usable_copy(a);
       if (!copy) return false;
       call.keep(as_object(copy));

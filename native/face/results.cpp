@@ -1,5 +1,7 @@
 #include "face/results.h"
 
+#include <algorithm>
+
 #include "core/key.h"
 #include "face/bind.h"
 #include "face/errors.h"
@@ -195,6 +197,24 @@ Record* RecordMap::add(const std::vector<uint64_t>& signature, Record* record) {
   list.push_back(record);
   record->retain();
   return record;
+}
+
+void RecordMap::drop(const std::vector<uint64_t>& ids) {
+  const auto holds = [&](const std::vector<uint64_t>& signature) {
+    return std::any_of(signature.begin(), signature.end(), [&](uint64_t w) {
+      return word_tag(w) == 's' && std::binary_search(ids.begin(), ids.end(), word_value(w));
+    });
+  };
+  std::vector<Record*> old;  // dropped last: that may run the user's code
+  for (auto it = map_.begin(); it != map_.end();) {
+    if (!holds(it->first)) {
+      ++it;
+      continue;
+    }
+    old.insert(old.end(), it->second.begin(), it->second.end());
+    it = map_.erase(it);
+  }
+  for (Record* r : old) r->drop();
 }
 
 int RecordMap::traverse(visitproc visit, void* arg) const {

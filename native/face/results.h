@@ -105,6 +105,8 @@ class RecordMap {
   // Adds a reference of its own unless a record of the same Python object is there already; returns
   // the one that stays.
   Record* add(const std::vector<uint64_t>& signature, Record* record);
+  // Drops the records whose signature holds one of these static ids (sorted).
+  void drop(const std::vector<uint64_t>& ids);
   int traverse(visitproc visit, void* arg) const;
   void clear();
   size_t size() const;

@@ -1,5 +1,7 @@
 #include "face/statics.h"
 
+#include <algorithm>
+
 namespace opkiln::face {
 
 namespace {
@@ -95,21 +97,52 @@ PyObject* canonical_static(PyObject* v) {
 }
 
 int64_t Interns::add(PyObject* object, bool weak) {
+  const uint64_t id = next_id();
   values_.push_back({Py_NewRef(object), weak});
-  return static_cast<int64_t>(values_.size() - 1 + kFirstFree);
+  return static_cast<int64_t>(id);
+}
+
+bool Interns::is_dead(uint64_t id) const { return referent(held(id).object) == Py_None; }
+
+// Gives the weak reference back; the id stays taken.
+void Interns::bury(uint64_t id) {
+  dead_.push_back(id);
+  Py_CLEAR(values_.at(id - first_).object);
+}
+
+std::vector<uint64_t> Interns::take_dead() {
+  std::vector<uint64_t> taken;
+  taken.swap(dead_);
+  std::sort(taken.begin(), taken.end());
+  return taken;
+}
+
+int64_t Interns::known_identity(PyObject* value) const {
+  const auto strong = by_pointer_.find(value);
+  if (strong != by_pointer_.end()) return static_cast<int64_t>(strong->second);
+  const auto weak = weak_pointer_.find(value);
+  return weak != weak_pointer_.end() && !is_dead(weak->second) ? static_cast<int64_t>(weak->second)
+                                                               : -1;
 }
 
 int64_t Interns::id_of_identity(PyObject* value) {
-  auto it = weak_pointer_.find(value);
+  if (!PyType_SUPPORTS_WEAKREFS(Py_TYPE(value))) {
+    const auto known = by_pointer_.find(value);
+    if (known != by_pointer_.end()) return static_cast<int64_t>(known->second);
+    const int64_t id = add(value, false);
+    by_pointer_[value] = static_cast<uint64_t>(id);
+    return id;
+  }
+  const auto it = weak_pointer_.find(value);
   if (it != weak_pointer_.end()) {
-    if (referent(values_[it->second - kFirstFree].object) == value) {
-      return static_cast<int64_t>(it->second);
-    }
-    weak_pointer_.erase(it);  // another object lives at this address now
+    if (!is_dead(it->second)) return static_cast<int64_t>(it->second);
+    bury(it->second);  // another object lives at this address now
+    weak_pointer_.erase(it);
   }
   if (weak_pointer_.size() >= sweep_at_) {
     for (auto i = weak_pointer_.begin(); i != weak_pointer_.end();) {
-      const bool gone = referent(values_[i->second - kFirstFree].object) == Py_None;
+      const bool gone = is_dead(i->second);
+      if (gone) bury(i->second);
       i = gone ? weak_pointer_.erase(i) : std::next(i);
     }
     sweep_at_ = 2 * weak_pointer_.size() + 64;
@@ -131,21 +164,25 @@ int64_t Interns::id_of(PyObject* value) {
   Ref key(make_key(value));
   if (!key) return -1;
   if (!by_key_ && !(by_key_ = PyDict_New())) return -1;
-  PyObject* found = PyDict_GetItemWithError(by_key_, key.get());  // may run the user's __eq__
+  // The user's __hash__ and __eq__ run below and may clear() this table: the dict must outlive
+  // them, and what was found in it is then an old id, of which the caller learns by its function's
+  // id.
+  Ref dict = Ref::borrow(by_key_);
+  PyObject* found = PyDict_GetItemWithError(dict.get(), key.get());
   if (found) return PyLong_AsLongLong(found);
   if (PyErr_Occurred()) return -1;
-  Ref fresh(PyLong_FromSize_t(values_.size() + kFirstFree));
+  Ref fresh(PyLong_FromUnsignedLongLong(next_id()));
   if (!fresh) return -1;
-  PyObject* kept = PyDict_SetDefault(by_key_, key.get(), fresh.get());
+  PyObject* kept = PyDict_SetDefault(dict.get(), key.get(), fresh.get());
   if (!kept) return -1;
   if (kept != fresh.get()) return PyLong_AsLongLong(kept);
-  if (PyLong_AsSize_t(fresh.get()) != values_.size() + kFirstFree) {
+  if (PyLong_AsUnsignedLongLong(fresh.get()) != next_id()) {
     // __eq__ interned other values meanwhile: file this one under the next number
-    Ref later(PyLong_FromSize_t(values_.size() + kFirstFree));
-    if (!later || PyDict_SetItem(by_key_, key.get(), later.get()) < 0) return -1;
+    Ref later(PyLong_FromUnsignedLongLong(next_id()));
+    if (!later || PyDict_SetItem(dict.get(), key.get(), later.get()) < 0) return -1;
   }
   const int64_t id = add(value, false);
-  by_pointer_[value] = static_cast<uint64_t>(id);
+  if (dict.get() == by_key_) by_pointer_[value] = static_cast<uint64_t>(id);
   return id;
 }
 
@@ -153,9 +190,9 @@ PyObject* Interns::value(uint64_t id) const {
   if (id == kNone) return Py_NewRef(Py_None);
   if (id == kFalse) return Py_NewRef(Py_False);
   if (id == kTrue) return Py_NewRef(Py_True);
-  const Held& held = values_.at(id - kFirstFree);
-  PyObject* object = held.weak ? referent(held.object) : held.object;
-  if (held.weak && object == Py_None) {
+  const Held& entry = held(id);
+  PyObject* object = entry.weak && entry.object ? referent(entry.object) : entry.object;
+  if (!object || (entry.weak && object == Py_None)) {
     PyErr_SetString(PyExc_RuntimeError, "opkiln: a static object vanished during the call");
     return nullptr;
   }
@@ -164,19 +201,20 @@ PyObject* Interns::value(uint64_t id) const {
 
 int Interns::traverse(visitproc visit, void* arg) const {
   Py_VISIT(by_key_);
-  for (const Held& held : values_) Py_VISIT(held.object);
+  for (const Held& entry : values_) Py_VISIT(entry.object);
   return 0;
 }
 
 void Interns::clear() {
   by_pointer_.clear();
   weak_pointer_.clear();
-  // ids start again: the owner takes a new function id with it, so no old key can meet a new value
+  dead_.clear();
+  first_ = next_id();
   std::vector<Held> old;
   old.swap(values_);
   PyObject* dict = std::exchange(by_key_, nullptr);
   Py_XDECREF(dict);
-  for (const Held& held : old) Py_DECREF(held.object);
+  for (const Held& entry : old) Py_XDECREF(entry.object);
 }
 
 }  // namespace opkiln::face

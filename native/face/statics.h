@@ -15,26 +15,38 @@ class Interns {
 
   // The id of `value`, or -1 with a Python error set (unhashable: plain TypeError).
   // 1, 1.0 and True differ, 0.0 and -0.0 differ, NaN equals itself, numpy ints equal Python ints.
+  // An id is never used again, not even after clear(): a call in progress may still carry it.
   int64_t id_of(PyObject* value);
+  // The id of an object that is meant by identity, whatever its __eq__ says: held weakly if it can
+  // be.
+  int64_t id_of_identity(PyObject* value);
+  // The id that stands for exactly this object already, or -1 without an error.
+  int64_t known_identity(PyObject* value) const;
   // The object an id stands for (new reference), null with an error when it is gone.
   PyObject* value(uint64_t id) const;
 
   int traverse(visitproc visit, void* arg) const;
   void clear();
-  size_t size() const { return values_.size() + kFirstFree; }
+  // Ids of weakly held objects found dead since the last time, sorted.
+  std::vector<uint64_t> take_dead();
 
  private:
   struct Held {
-    PyObject* object;  // strong: the value, or a weak reference to it
+    PyObject* object;  // strong: the value, or a weak reference to it; null when known dead
     bool weak;
   };
   int64_t add(PyObject* object, bool weak);
-  int64_t id_of_identity(PyObject* value);
+  uint64_t next_id() const { return first_ + values_.size(); }
+  const Held& held(uint64_t id) const { return values_.at(id - first_); }
+  bool is_dead(uint64_t id) const;
+  void bury(uint64_t id);
 
   PyObject* by_key_ = nullptr;                            // canonical key -> id
   std::unordered_map<PyObject*, uint64_t> by_pointer_;    // strongly held values only
   std::unordered_map<PyObject*, uint64_t> weak_pointer_;  // checked against the weak reference
   size_t sweep_at_ = 64;
+  uint64_t first_ = kFirstFree;  // id of values_[0]
+  std::vector<uint64_t> dead_;
   std::vector<Held> values_;
 };
 

@@ -20,6 +20,9 @@ from opkiln.runtime.emit_cpp.text import (
 )
 
 
+UNROLLED = 16  # operands whose row pointers are computed one by one
+
+
 class ColumnPrinter(Printer):
     """One row at a time; a loop takes a step of one vector, or of 32 elements when it folds."""
 
@@ -148,7 +151,11 @@ class ColumnPrinter(Printer):
                 lines.append(f"  for (int i = 0; i < {count}; ++i) p[i] = a->ptr[i];")
                 lines += [f"  {line}" for line in self.rowwise(section)]
         lines.append("  for (i64 r = row_begin; r < row_end; ++r) {")
-        lines.append(f"    for (int i = 0; i < {count}; ++i) p[i] = a->ptr[i] + r * a->row[i];")
+        at_row = "p[{0}] = a->ptr[{0}] + r * a->row[{0}];"
+        if count <= UNROLLED:  # a loop here costs a small call several nanoseconds
+            lines += [f"    {at_row.format(i)}" for i in range(count)]
+        else:
+            lines.append(f"    for (int i = 0; i < {count}; ++i) {at_row.format('i')}")
         index = 0
         for section in self.kernel.sections:
             if section.kind == "row":

@@ -109,13 +109,17 @@ def trace(
     """
     session = Session(name)
     values: list[Any] = []
+    labels: dict[int, tuple[str, str]] = {}
+    for parameter, part in zip(names, tree, strict=True):
+        _label(part, parameter, parameter, labels)
     weak = 0
-    for leaf, kind in zip(leaves, kinds, strict=True):
+    for at, (leaf, kind) in enumerate(zip(leaves, kinds, strict=True)):
         if kind == "a":
             values.append(Tracer(session, session.add_input(leaf), owned=False))
         elif kind == "s":
             values.append(leaf)
         else:
+            session.labels.append(labels[at])
             values.append(HostTracer(session, make(p.HostArg(weak, kind))))
             weak += 1
     args, kwargs = _bind(names, param_kinds, tree, values)
@@ -137,6 +141,15 @@ def trace(
         return Traced(graph, out_tree, tuple(session.captures), pins, places)
     finally:
         session.open = False
+
+
+def _label(part: Any, parameter: str, path: str, labels: dict[int, tuple[str, str]]) -> None:
+    """The parameter of each leaf, and the expression that gives it, such as y[0]."""
+    if isinstance(part, int):
+        labels[part] = parameter, path
+        return
+    for key, item in part.items() if is_a(part, dict) else enumerate(part):
+        _label(item, parameter, f"{path}[{key!r}]", labels)
 
 
 def _bind(

@@ -14,15 +14,21 @@ from opkiln.ops.table import BY_UFUNC, ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import NotYet, TraceError
 from opkiln.runtime.graph import Node
 from opkiln.runtime.trace import views
+from opkiln.runtime.trace.advice import (
+    KEYWORD_ADVICE,
+    METHODS_ADVICE,
+    NO_ATTRIBUTE,
+    WRITE_INSTEAD,
+)
 from opkiln.runtime.trace.promote import (
     BOOL,
     BROADCAST,
+    INT64,
     cast,
-    check_bound,
+    clip,
     constant,
     elementwise,
     operand,
-    plain,
     session_of,
 )
 from opkiln.runtime.trace.session import ArrayValue, HostValue, failure, is_a, require_dtype
@@ -73,7 +79,7 @@ def call_ufunc(
         raise failure(
             TraceError,
             f"np.{ufunc.__name__}.{method} cannot be traced",
-            fix=_METHODS_ADVICE[method],
+            fix=METHODS_ADVICE[method],
         )
     out = kwargs.pop("out", None)
     dtype = kwargs.pop("dtype", None)
@@ -101,13 +107,6 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "out": (None,), "where": (True,), "casting": ("same_kind",), "order": ("K",),
     "subok": (True,), "dtype": (None,), "signature": (None,), "initial": (NO_VALUE,),
 }  # fmt: skip
-_METHODS_ADVICE = {
-    "reduce": "np.add.reduce and np.maximum.reduce are supported: write x.sum(axis) or x.max(axis)",
-    "accumulate": "running sums are not supported yet: compute them outside the compiled function",
-    "reduceat": "write x.sum(axis) over whole axes",
-    "outer": "write a[:, None] * b[None, :] with the operator in question",
-    "at": "write x = np.where(mask, new, x)",
-}
 
 
 def _is_default(name: str, value: Any) -> bool:
@@ -140,7 +139,7 @@ def _unknown(name: str) -> Exception:
 
     known = sorted(n for n in {*ELEMENTWISE, *(f.__name__ for f in FUNCTIONS)} if hasattr(np, n))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    advice = _WRITE_INSTEAD.get(name) or (
+    advice = WRITE_INSTEAD.get(name) or (
         f"close matches that can: {', '.join('np.' + n for n in near)}" if near
         else "write it with the functions that can: + - * / np.where np.exp x.sum(axis) ..."
     )  # fmt: skip
@@ -149,48 +148,6 @@ def _unknown(name: str) -> Exception:
 
 class NotYetFunction(TraceError, NotYet):
     """A NumPy function without a row yet."""
-
-
-_WRITE_INSTEAD = {
-    "mean": "write x.sum(axis) / x.shape[axis]",
-    "average": "write (x * w).sum(axis) / w.sum(axis)",
-    "var": "write d = x - mean (keepdims=True); (d * d).sum(axis) / x.shape[axis]",
-    "std": "write np.sqrt of the variance: ((x - mean) ** 2).sum(axis) / x.shape[axis]",
-    "min": "write -((-x).max(axis))",
-    "amin": "write -((-x).max(axis))",
-    "any": "write (x != 0).max(axis)",
-    "all": "write ~((x == 0).max(axis))",
-    "prod": "write np.exp(np.log(x).sum(axis)) for positive x",
-    "ptp": "write x.max(axis) + (-x).max(axis)",
-    "dot": "write (a * b).sum() for vectors",
-    "matmul": "write (a[:, :, None] * b[None, :, :]).sum(1) for small sizes",
-    "reshape": "reshape outside; x[:, None], x.T and np.broadcast_to are supported",
-    "tan": "write np.sin(x) / np.cos(x)",
-    "expm1": "write np.exp(x) - 1",
-    "log1p": "write np.log(1 + x)",
-    "log2": "write np.log(x) / np.log(2.0)",
-    "log10": "write np.log(x) / np.log(10.0)",
-    "exp2": "write 2.0 ** x",
-    "cbrt": "write np.sign(x) * np.abs(x) ** (1 / 3)",
-    "hypot": "write np.sqrt(a * a + b * b)",
-    "fmod": "write a - np.trunc(a / b) * b, or a % b",
-    "nan_to_num": "write np.where(np.isnan(x), 0.0, x)",
-    "heaviside": "write np.where(x > 0, 1.0, np.where(x == 0, half, 0.0))",
-    "einsum": "write (a[:, :, None] * b[None, :, :]).sum(1) and the like",
-    "zeros": "write np.zeros_like(x)",
-    "ones": "write np.ones_like(x)",
-    "full": "write np.full_like(x, value)",
-    "minimum.reduce": "write -((-x).max(axis))",
-    "concatenate": "return the parts and join them outside",
-    "stack": "return the parts and join them outside",
-    "sort": "sort outside the compiled function",
-    "argmax": "compute it outside the compiled function",
-    "argmin": "compute it outside the compiled function",
-    "cumsum": "compute it outside the compiled function",
-    "isclose": "write np.abs(a - b) <= atol + rtol * np.abs(b)",
-    "allclose": "write ~((np.abs(a - b) > atol + rtol * np.abs(b)).max())",
-    "nonzero": "its size depends on the data: use np.where(mask, a, b) with three arguments",
-}
 
 
 # ---- reductions ----
@@ -207,20 +164,13 @@ def as_dtype(dtype: Any) -> DT:
     return native
 
 
-_KEYWORD_ADVICE = {
-    "out": "leave it out here; the caller may pass out= to the compiled function",
-    "where": "use np.where(mask, x, 0) as the operand",
-    "initial": "do the arithmetic on the result",
-}
-
-
 def _no_extras(name: str, **extras: Any) -> None:
     for keyword, value in extras.items():
         if value is not None and value is not NO_VALUE and value is not True:
             raise failure(
                 NotYet,
                 f"{name}: the keyword {keyword}= is not supported yet",
-                fix=_KEYWORD_ADVICE[keyword],
+                fix=KEYWORD_ADVICE[keyword],
             )
 
 
@@ -239,12 +189,11 @@ def reduce(name: str, x: Any, axis: Any, keepdims: Any, dtype: DT | None = None)
     row = REDUCTIONS[name]
     into = row.accumulate(node.dtype) if dtype is None else dtype
     keep = bool(keepdims) and keepdims is not NO_VALUE
-    if into == BOOL:  # any(), for both rows: truth values as bytes
-        best = session.make(
-            p.Reduce("max", axes, keep, UINT8), cast(session, cast(session, node, BOOL), UINT8)
-        )
-        return Tracer(session, cast(session, best, BOOL))
     operand_node = cast(session, node, into)
+    if axes and into == BOOL:  # any(), for both rows; of nothing it is False for a sum
+        wide = UINT8 if name == "max" else INT64
+        found = session.make(p.Reduce(name, axes, keep, wide), cast(session, operand_node, wide))
+        return Tracer(session, cast(session, found, BOOL))
     if not axes:
         if name == "sum" and into.kind == "f":  # NumPy's sum starts at +0.0, which shows for -0.0
             operand_node = elementwise(session, ELEMENTWISE["add"], (operand_node, into.type(0)))
@@ -304,14 +253,7 @@ def _clip(
     if out is not None:
         return update_in_place(out, "clip", lambda: _clip(a, lo, hi))
     session = session_of([v for v in (a, lo, hi) if v is not None])
-    if lo is None and hi is None:
-        return copy(views.as_array(session, a))
-    if lo is None or hi is None:
-        row = "minimum" if lo is None else "maximum"
-        operands = [operand(session, a), operand(session, hi if lo is None else lo)]
-        check_bound(row, operands, 1)
-        return Tracer(session, plain(session, ELEMENTWISE[row], operands, ("check", "saturate")))
-    return call_row("clip", a, lo, hi)
+    return Tracer(session, clip(session, views.as_array(session, a).node, lo, hi))
 
 
 def _round(a: Any, decimals: Any = 0, out: Any = None) -> Any:
@@ -499,7 +441,7 @@ def _reshape(x: Any, *shape: Any, order: str = "C", copy: Any = None) -> Any:
     given = views.items(shape[0]) if len(shape) == 1 else shape
     if views.extents(x.session, tuple(0 if _is_minus_one(n) else n for n in given)) == x.node.shape:
         return views.expanded(x, ())
-    raise failure(NotYet, "reshape is not supported yet", fix=_WRITE_INSTEAD["reshape"])
+    raise failure(NotYet, "reshape is not supported yet", fix=WRITE_INSTEAD["reshape"])
 
 
 def _is_minus_one(extent: Any) -> bool:
@@ -510,7 +452,7 @@ def _ravel(x: Any, order: str = "C") -> Any:
     del order
     if x.ndim == 1:
         return views.expanded(x, ())
-    raise failure(NotYet, "ravel and flatten are not supported yet", fix=_WRITE_INSTEAD["reshape"])
+    raise failure(NotYet, "ravel and flatten are not supported yet", fix=WRITE_INSTEAD["reshape"])
 
 
 def _flatten(x: Any, order: str = "C") -> Any:
@@ -544,14 +486,6 @@ ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "imag": _like(0),
     "device": _device,
 }
-_NO_ATTRIBUTE = {
-    "fill": "write x = np.full_like(x, value)",
-    "strides": "strides belong to a call, not to the function: look at them outside",
-    "flags": "memory layout belongs to a call, not to the function: look at it outside",
-    "data": "use the array itself",
-    "flat": "compute on the whole array",
-    "view": "write x.astype(dtype); bits cannot be reinterpreted yet",
-}
 
 
 def attribute(x: Any, name: str) -> Any:
@@ -574,7 +508,7 @@ def attribute(x: Any, name: str) -> Any:
 def _missing(name: str) -> NoReturn:
     import difflib
 
-    advice = _NO_ATTRIBUTE.get(name) or _WRITE_INSTEAD.get(name)
+    advice = NO_ATTRIBUTE.get(name) or WRITE_INSTEAD.get(name)
     if advice is None:
         near = difflib.get_close_matches(
             name, [*METHODS, *ATTRIBUTES, "shape", "dtype", "ndim", "size"], n=3

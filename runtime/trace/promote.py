@@ -20,7 +20,7 @@ from opkiln.runtime.errors import (
     TraceError,
     UnsupportedDType,
 )
-from opkiln.runtime.graph import Node
+from opkiln.runtime.graph import Node, host_const
 from opkiln.runtime.reference import scalar
 from opkiln.runtime.trace.session import (
     ArrayValue,
@@ -132,6 +132,8 @@ def operand(session: Session, value: Any) -> Operand:
         return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, complex):
         raise failure(NotYet, f"complex numbers are not supported yet, got {value!r}")
+    if is_a(value, list, tuple):
+        _refuse_scalars(session, value)
     if is_a(value, list, tuple) or hasattr(value, "__array__"):
         return session.capture(np.asarray(value), owner=value)
     raise failure(
@@ -141,13 +143,46 @@ def operand(session: Session, value: Any) -> Operand:
     )
 
 
+def _refuse_scalars(session: Session, value: Any) -> None:
+    """Refuse a list as an array if it holds scalar arguments, as one passed to the function does.
+
+    Raises:
+        TraceError: names the parameter.
+    """
+    depth, first, kind = 0, value, as_type("Any", type(value)).__name__
+    while is_a(first, list, tuple) and first:
+        depth, first = depth + 1, first[0]
+    if not isinstance(first, HostValue):
+        return
+    found = session.scalars(first.node)
+    if not found:
+        return
+    path = session.labels[found[0]][1]
+    whole = path.rsplit("[", depth)[0] if isinstance(first.node.op, p.HostArg) else path
+    if whole == path:
+        raise failure(
+            TraceError,
+            f"a {kind} used as an array holds the scalar argument {path}, whose value is not fixed "
+            f"while tracing",
+            fix=f"build the array outside and pass it, or {session.static_advice(found)}",
+        )
+    raise failure(
+        TraceError,
+        f"{whole} is used as an array, but it was passed as a {kind} of numbers, and each of them "
+        f"is a scalar argument of its own",
+        fix=f"pass np.asarray({whole}) in its place",
+    )
+
+
 def elementwise_operand(session: Session, value: Any) -> Node:
     """A value as a strong array node, as np.asarray makes it."""
     known = operand(session, value)
     if not isinstance(known, Node):
-        return constant(session, known, FLOAT64 if isinstance(known, float) else INT64)
+        wide = UINT64 if known >= 2**63 else INT64
+        return constant(session, known, FLOAT64 if isinstance(known, float) else wide)
     if known.dtype is int or known.dtype is float:
-        return cast(session, known, FLOAT64 if known.dtype is float else INT64)
+        wide = UINT64 if is_big(known) else INT64
+        return cast(session, known, FLOAT64 if known.dtype is float else wide)
     return known
 
 
@@ -238,15 +273,14 @@ def plain(
     session: Session,
     row: OpRow,
     operands: list[Operand],
-    mode: str | tuple[str, ...] = "check",
+    mode: str = "check",
     dtype: DT | None = None,
 ) -> Node:
     """Operands cast to the signature, then the row; `mode` holds for weak operands."""
     wanted, _ = signature(row, operands, dtype)
     if wanted[0].kind not in row.accepts and row.name != "where":
         return _without_body(session, row, operands, wanted)
-    modes = (mode,) * row.arity if isinstance(mode, str) else mode
-    src = [cast(session, o, d, m) for o, d, m in zip(operands, wanted, modes, strict=True)]
+    src = [cast(session, o, d, mode) for o, d in zip(operands, wanted, strict=True)]
     return session.make(_OPS[row.name], *src)
 
 
@@ -308,31 +342,46 @@ def _where(session: Session, row: OpRow, operands: list[Operand]) -> Node:
     return plain(session, row, operands, "wrap")
 
 
-def check_bound(row: str, operands: list[Operand], at: int) -> None:
-    """Refuse a lower bound above all values of the dtype, or an upper one below, as NumPy does.
-
-    Raises:
-        HostRangeError: the number in the source is such a bound.
-    """
-    bound = operands[at]
-    (dtype, *_), _ = signature(ELEMENTWISE["clip" if len(operands) == 3 else row], operands)
-    if not isinstance(bound, int) or dtype.kind not in "iu":
-        return
-    info = np.iinfo(dtype)
-    if bound > info.max if row == "maximum" else bound < info.min:
-        raise failure(HostRangeError, f"Python integer {bound} out of bounds for {dtype.name}")
-
-
 def _clip(session: Session, row: OpRow, operands: list[Operand]) -> Node:
-    """Bounds beyond the dtype's range bound nothing, so they saturate."""
+    """The ufunc behind np.clip, which has no body for bool."""
     wanted, _ = signature(row, operands)
-    check_bound("maximum", operands, 1)
-    check_bound("minimum", operands, 2)
-    x = cast(session, operands[0], wanted[0])
-    lo, hi = (cast(session, o, wanted[0], "saturate") for o in operands[1:])
+    x, lo, hi = (cast(session, o, d) for o, d in zip(operands, wanted, strict=True))
     if wanted[0] == BOOL:
         return session.make(_OPS["minimum"], session.make(_OPS["maximum"], x, lo), hi)
     return session.make(_OPS["clip"], x, lo, hi)
+
+
+def clip(session: Session, x: Node, low: Any, high: Any) -> Node:
+    """np.clip of an array: a Python int at or beyond the end of the array's range bounds nothing.
+
+    Raises:
+        HostRangeError: a bound beyond the other end, or one that the result's dtype cannot hold.
+    """
+    lo = None if low is None else _bound(session, x.dtype, operand(session, low), "max")
+    hi = None if high is None else _bound(session, x.dtype, operand(session, high), "min")
+    if lo is not None and hi is not None:
+        return _clip(session, ELEMENTWISE["clip"], [x, lo, hi])
+    if lo is None and hi is None:
+        return x
+    row, bound = ("minimum", hi) if lo is None else ("maximum", lo)
+    assert bound is not None
+    return plain(session, ELEMENTWISE[row], [x, bound])
+
+
+def _bound(session: Session, dtype: DT, bound: Operand, fn: str) -> Operand | None:
+    """A bound of np.clip moved to the end of the dtype's range, or None if it bounds nothing."""
+    if dtype.kind not in "iu":
+        return bound
+    end = int(np.iinfo(dtype).min if fn == "max" else np.iinfo(dtype).max)
+    if isinstance(bound, int):
+        return None if (bound <= end if fn == "max" else bound >= end) else bound
+    if not isinstance(bound, Node) or bound.dtype is not int:
+        return bound
+    if is_big(bound):
+        return None if fn == "min" and dtype != UINT64 else bound
+    if end in (-(2**63), 2**63 - 1, 2**64 - 1):  # no run-time int lies beyond it
+        return bound
+    return session.make(p.HostOp(fn), bound, host_const(end))
 
 
 def _literal(value: Operand) -> int | float | None:

@@ -79,6 +79,13 @@ def is_a(value: Any, *kinds: type) -> bool:
     return isinstance(value, kinds)
 
 
+_CONVERT = {
+    "c": "compute with x.real and x.imag, two real arrays",
+    "f": "convert first, for example with x.astype(np.float64)",
+    "e": "convert first, for example with x.astype(np.float32)",
+}
+
+
 def require_dtype(dtype: np.dtype[Any], what: str) -> None:
     """Refuse dtypes that opkiln does not compute in yet.
 
@@ -91,7 +98,7 @@ def require_dtype(dtype: np.dtype[Any], what: str) -> None:
             UnsupportedDType,
             f"{what}: dtype {dtype.name} is not supported yet; "
             f"expected one of {', '.join(r.name for r in SUPPORTED)}",
-            fix="convert first, for example with x.astype(np.float32)",
+            fix=_CONVERT.get(dtype.kind, _CONVERT["f"]) if dtype.itemsize > 2 else _CONVERT["e"],
         )
 
 
@@ -103,6 +110,7 @@ class Session:
         "captures",
         "fixed",
         "inputs",
+        "labels",
         "name",
         "open",
         "pins",
@@ -114,6 +122,7 @@ class Session:
     def __init__(self, name: str) -> None:
         self.name = name
         self.open = True
+        self.labels: list[tuple[str, str]] = []  # parameter and expression of each scalar argument
         self.places: dict[Node, Place | None] = {}
         self.inputs: list[Node] = []
         self.shapes: list[tuple[int, ...]] = []  # concrete, for pins
@@ -162,7 +171,33 @@ class Session:
         self._captured[id(owner)] = (owner, node)
         return node
 
-    def pin(self, node: Node) -> int | float:
+    def scalars(self, node: Node) -> list[int]:
+        """Which scalar arguments a value comes from."""
+        order = topological([node], stop=frozenset(self.inputs))
+        return [n.op.index for n in order if isinstance(n.op, p.HostArg)]
+
+    def static_advice(self, scalars: list[int]) -> str:
+        """How to fix the values of these scalar arguments while tracing."""
+        names = list(dict.fromkeys(self.labels[i][0] for i in scalars))
+        quoted = ", ".join(f'"{n}"' for n in names)
+        return f"use ok.compile(static={quoted if len(names) == 1 else f'({quoted})'})"
+
+    def scalar_failure(
+        self, node: Node, what: str, fix: str = "", cls: type[OpkilnError] = TraceError
+    ) -> OpkilnError:
+        """An error about a value that scalar arguments decide; `fix` comes before static=."""
+        found = self.scalars(node)
+        paths = ", ".join(dict.fromkeys(self.labels[i][1] for i in found))
+        whose = f"the scalar argument {paths}"
+        if not isinstance(node.op, p.HostArg):
+            whose = f"a value that depends on {whose}"
+        return failure(
+            cls,
+            f"{what} of {whose}, which is not fixed while tracing: one program serves all values",
+            fix=f"{fix}{', or ' if fix else ''}{self.static_advice(found)} for a program per value",
+        )
+
+    def pin(self, node: Node, what: str = "the value", fix: str = "") -> int | float:
         """The concrete value of a size; every extent it came from joins the trace key.
 
         Raises:
@@ -172,11 +207,7 @@ class Session:
         inputs = frozenset(self.inputs)
         for part in topological([node], stop=inputs):
             if isinstance(part.op, p.HostArg):
-                raise failure(
-                    TraceError,
-                    "the value of a scalar argument is needed while tracing, but it is not fixed",
-                    fix="use np.where, np.sqrt and so on, or name it in ok.compile(static=...)",
-                )
+                raise self.scalar_failure(node, what, fix)
             if isinstance(part.op, p.Dim):
                 source = part.src[0].op
                 assert isinstance(source, p.Input)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -10,7 +11,7 @@ import numpy as np
 from opkiln.ops import primitives as p
 from opkiln.ops.table import BY_UFUNC, ELEMENTWISE
 from opkiln.runtime.errors import HostRangeError, NotYet, OpkilnError, ShapeError, TraceError
-from opkiln.runtime.graph import Node, const_value, host_const
+from opkiln.runtime.graph import Node, const_value, host_const, topological
 from opkiln.runtime.trace.promote import (
     BROADCAST,
     cast,
@@ -25,6 +26,14 @@ from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure
 
 class MissingAttribute(TraceError, AttributeError):
     """An array attribute that a traced array does not have; hasattr() sees it as absent."""
+
+
+class NotYetScalar(TraceError, NotYet):
+    """Arithmetic of scalar arguments that has no native counterpart yet."""
+
+
+_IF = "if/while/and/or/not, min() or max()"
+_CHOOSE = "write np.where(condition, a, b), np.minimum, np.maximum"
 
 
 def wrap(session: Session, node: Node) -> Any:
@@ -76,6 +85,22 @@ def _advice(message: str, fix: str, cls: type[OpkilnError] = TraceError) -> Call
     return refuse
 
 
+def _needs_value(message: str, fix: str, what: str, scalar_fix: str) -> Callable[..., NoReturn]:
+    """A method that needs the value: refused for arrays, and in other words for scalar arguments.
+
+    `what` and `scalar_fix` are for 0-d values that come from scalar arguments alone.
+    """
+
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        session, node = self.session, self.node
+        inputs = frozenset(session.inputs)
+        if session.scalars(node) and not inputs.intersection(topological([node], stop=inputs)):
+            raise session.scalar_failure(node, what, scalar_fix)
+        raise failure(TraceError, message, fix=fix)
+
+    return refuse
+
+
 def update_in_place(target: Any, name: str, compute: Callable[[], Any]) -> Any:
     """`target op= value`: rebinds an intermediate, so that its aliases see the new value.
 
@@ -84,10 +109,16 @@ def update_in_place(target: Any, name: str, compute: Callable[[], Any]) -> Any:
     """
     session = target.session
     rewrite = "write x = x + y in place of x += y (and so on), and return the new value"
-    if target.root is not target:
-        raise failure(TraceError, f"{name}: in-place update through a view", fix=rewrite)
     if not target.owned:
-        raise failure(TraceError, f"{name}: in-place update of an argument", fix=rewrite)
+        what = "an argument" if target.root is target else "a view of an argument"
+        raise failure(TraceError, f"{name}: in-place update of {what}", fix=rewrite)
+    if target.root is not target:
+        raise failure(
+            TraceError,
+            f"{name}: in-place update through a view, which would change the array it looks at",
+            fix="update that array itself (for w = v.T and w += y write v += y.T); or, if it may "
+            "keep its value, write w = w + y",
+        )
     result = compute()
     if (
         not target.shape
@@ -205,42 +236,92 @@ class HostTracer(Operators, HostValue):
 
     @property
     def is_size(self) -> bool:
-        from opkiln.runtime.graph import topological
+        return not self.session.scalars(self.node)
 
-        inputs = frozenset(self.session.inputs)
-        return not any(isinstance(n.op, p.HostArg) for n in topological([self.node], stop=inputs))
-
-    def pinned(self) -> int | float:
+    def pinned(self, what: str = "the value", fix: str = "") -> int | float:
+        """The value now; `what` and `fix` are for the error about a scalar argument."""
         self.session.check_open()
-        return self.session.pin(self.node)
+        return self.session.pin(self.node, what, fix)
+
+    def _unless(self, kind: type, call: str, fix: str) -> str:
+        """`fix`, or the advice to leave the conversion out where it does nothing."""
+        return f"leave {call} out: it is of type {kind.__name__} already" if (
+            self.node.dtype is kind
+        ) else fix  # fmt: skip
 
     def __int__(self) -> int:
-        return int(self.pinned())
+        return int(self.pinned("int()", self._unless(int, "int()", "write np.trunc(k)")))
 
     def __index__(self) -> int:
         if self.node.dtype is float:
             raise failure(
                 TraceError, "a float cannot be interpreted as an integer", fix="use // instead of /"
             )
-        return int(self.pinned())
+        return int(self.pinned("range(), an index or another use of the integer"))
 
     def __float__(self) -> float:
-        return float(self.pinned())
+        fix = self._unless(float, "float()", "write 1.0 * k")
+        return float(self.pinned("float() or a function of math", f"{fix}; use np.sqrt and so on"))
 
     def __bool__(self) -> bool:
-        return bool(self.pinned())
+        return bool(self.pinned(_IF, _CHOOSE))
 
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash(self.pinned())
+        return hash(self.pinned("a look-up in a dict or set"))
 
     def __round__(self, digits: int | None = None) -> Any:
-        return round(self.pinned(), digits)
+        fix = "write np.rint(k)" if digits is None else "write np.round(k, digits)"
+        return round(self.pinned("round()", self._unless(int, "round()", fix)), digits)
 
     def __trunc__(self) -> int:
-        return int(self.pinned())
+        return int(self.pinned("trunc()", "write np.trunc(k)"))
+
+    def __floor__(self) -> int:
+        return math.floor(self.pinned("floor()", "write np.floor(k)"))
+
+    def __ceil__(self) -> int:
+        return math.ceil(self.pinned("ceil()", "write np.ceil(k)"))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.pinned("formatting"), spec) if spec else repr(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.asarray(self.pinned(), dtype)
+        fix = "leave np.asarray out: NumPy functions take the number"
+        if isinstance(self.node.op, p.HostArg):
+            path = self.session.labels[self.node.op.index][1]
+            if path.endswith("]"):
+                whole = path.split("[", maxsplit=1)[0]
+                fix = f"pass np.asarray({whole}) as the argument in place of the list"
+        return np.asarray(
+            self.pinned("np.asarray or a function that needs a real array", fix), dtype
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        """What Python's own numbers have; nothing of an array.
+
+        Raises:
+            MissingAttribute: the attribute needs the value, or numbers do not have it.
+        """
+        kind: type[int] | type[float] = self.node.dtype
+        if name in ("real", "imag", "numerator", "denominator") and hasattr(kind, name):
+            return {"real": self, "numerator": self, "denominator": 1}.get(name, kind(0))
+        if name == "conjugate":
+            return lambda: self
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if hasattr(kind, name):
+            if self.is_size:
+                return getattr(self.pinned(), name)
+            raise self.session.scalar_failure(self.node, f".{name}", cls=MissingAttribute)
+        found = self.session.scalars(self.node)
+        what = "a size" if not found else " and ".join(self.session.labels[i][1] for i in found)
+        made = "" if not found or isinstance(self.node.op, p.HostArg) else "a value made from "
+        advice = "pass a NumPy array or scalar for it" if found else "use the array it comes from"
+        raise failure(
+            MissingAttribute,
+            f"{made}{what} is a Python {kind.__name__}, which has no attribute {name!r}",
+            fix=f"{advice}, such as np.{kind.__name__}64(...)" if found else advice,
+        )
 
     def __repr__(self) -> str:
         from opkiln.runtime.graph import size_text
@@ -260,10 +341,6 @@ class HostTracer(Operators, HostValue):
 
     def __invert__(self) -> Any:
         return -1 - self
-
-    def is_integer(self) -> bool:
-        """As float.is_integer: needs the value."""
-        return float(self.pinned()).is_integer()
 
 
 _HOST_FN = {
@@ -337,15 +414,14 @@ def _host_rpow(self: Any, base: Any) -> Any:
     )
 
 
-def _host_bits(row: str, method: str) -> Callable[[Any, Any], Any]:
+def _host_bits(symbol: str, method: str) -> Callable[[Any, Any], Any]:
     def bits(self: Any, other: Any) -> Any:
         if not isinstance(other, HostTracer) and not _is_number(other):
             return getattr(Operators, method)(self, other)
         if not self.is_size or (isinstance(other, HostTracer) and not other.is_size):
-            raise failure(
-                NotYet,
-                f"{row} of a scalar argument is not supported yet",
-                fix="use // and % instead, or name it in ok.compile(static=...)",
+            source = other if self.is_size else self
+            raise source.session.scalar_failure(
+                source.node, symbol, "use // and %", cls=NotYetScalar
             )
         concrete = other.pinned() if isinstance(other, HostTracer) else other
         return getattr(self.pinned(), method)(concrete)
@@ -372,10 +448,7 @@ for _name, (_row, _fn) in _HOST_FN.items():
     setattr(HostTracer, f"__r{_name}__", _reflected)
 HostTracer.__pow__ = _host_pow  # type: ignore[method-assign]
 HostTracer.__rpow__ = _host_rpow  # type: ignore[method-assign]
-for _name, _row in {
-    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "left_shift",
-    "rshift": "right_shift",
-}.items():  # fmt: skip
+for _name, _row in {"and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}.items():
     for _method in (f"__{_name}__", f"__r{_name}__"):
         setattr(HostTracer, _method, _host_bits(_row, _method))
 for _name, _row in {
@@ -403,17 +476,22 @@ class Tracer(Operators, ArrayValue):
     __ixor__, __ilshift__ = _in_place("bitwise_xor"), _in_place("left_shift")
     __irshift__ = _in_place("right_shift")
 
-    __bool__ = _advice(
+    __bool__ = _needs_value(
         f"if/while/and/or/not on a traced array: {_NO_VALUE}",
         "write np.where(condition, a, b) for a choice, & | ~ for and, or, not",
+        _IF,
+        _CHOOSE,
     )
-    __int__ = __float__ = __complex__ = __index__ = item = tolist = _advice(
+    __int__ = __float__ = __complex__ = __index__ = item = tolist = _needs_value(
         f"int(), float(), .item(): {_NO_VALUE}",
         "keep it an array (x.astype(np.float64)), or convert the returned result outside",
+        "int(), float(), .item()",
+        "keep it an array",
     )
     __array__ = _advice(
         f"np.asarray, np.array or a function that needs a real array: {_NO_VALUE}",
-        "use operators and NumPy functions such as np.where on the array itself",
+        "drop np.asarray (np.array, np.ascontiguousarray): this is an array already, and "
+        "x.astype(dtype) converts it",
     )
     __iter__ = __contains__ = _advice(
         "iteration over a traced array, whose length is known only when the compiled function runs",
@@ -475,6 +553,13 @@ class Tracer(Operators, ArrayValue):
         if not self.node.rank:
             raise failure(TraceError, "len() of unsized object")
         return int(self.shape[0])
+
+    def __format__(self, spec: str) -> str:
+        if spec:
+            raise failure(
+                TraceError, f"formatting: {_NO_VALUE}", fix="format the returned result outside"
+            )
+        return repr(self)
 
     def __repr__(self) -> str:
         return f"<traced {self.dtype.name} array of shape {self.shape}>"

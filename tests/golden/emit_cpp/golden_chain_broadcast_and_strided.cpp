@@ -41,7 +41,10 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
   const i64 n = a->cols;
   char *p[4];
   for (i64 r = row_begin; r < row_end; ++r) {
-    for (int i = 0; i < 4; ++i) p[i] = a->ptr[i] + r * a->row[i];
+    p[0] = a->ptr[0] + r * a->row[0];
+    p[1] = a->ptr[1] + r * a->row[1];
+    p[2] = a->ptr[2] + r * a->row[2];
+    p[3] = a->ptr[3] + r * a->row[3];
     {
       const i64 m = n;
       char *const *q = p;

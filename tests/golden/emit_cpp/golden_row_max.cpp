@@ -37,7 +37,8 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
   const i64 n = a->cols;
   char *p[2];
   for (i64 r = row_begin; r < row_end; ++r) {
-    for (int i = 0; i < 2; ++i) p[i] = a->ptr[i] + r * a->row[i];
+    p[0] = a->ptr[0] + r * a->row[0];
+    p[1] = a->ptr[1] + r * a->row[1];
     st.a1.start(-2147483648);
     {
       const i64 m = n;

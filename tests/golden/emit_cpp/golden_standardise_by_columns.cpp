@@ -86,7 +86,9 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
   {
   }
   for (i64 r = row_begin; r < row_end; ++r) {
-    for (int i = 0; i < 3; ++i) p[i] = a->ptr[i] + r * a->row[i];
+    p[0] = a->ptr[0] + r * a->row[0];
+    p[1] = a->ptr[1] + r * a->row[1];
+    p[2] = a->ptr[2] + r * a->row[2];
     st.a1.start(-0.0);
     for (i64 j = 0; j < n; j += 512) {
       const i64 m = n - j < 512 ? n - j : 512;
