@@ -382,6 +382,24 @@ def test_out_of_several_results(compiled: Factory) -> None:
     assert scalar[1] == 9
 
 
+@pytest.mark.parametrize("fallback", [False, True])
+def test_out_of_wrong_length(compiled: Factory, fallback: bool) -> None:
+    f, _ = compiled(simple("mad_f32"), fallback=fallback)
+    x = f32(3)
+    for warm in (False, True):
+        for out in ((), (None, None), (x, x), (None,) * 40):
+            with pytest.raises(ValueError, match="must have exactly one entry per array") as caught:
+                f(x, x, x, out=out)
+            assert isinstance(caught.value, errors.ShapeError), warm
+        np.testing.assert_array_equal(f(x, x, x, out=(None,)), x * x + x)
+        np.testing.assert_array_equal(f(x, x, x), x * x + x)
+    g, _ = compiled(simple("twice_f32", n_outs=2), "x")
+    g(x)
+    for out in ((), (x,), (x, x, x)):
+        with pytest.raises(errors.ShapeError, match=f"expected 2, got {len(out)}"):
+            g(x, out=out)
+
+
 def test_data_error_leaves_out_alone(compiled: Factory) -> None:
     f, _ = compiled(simple("pow_i64", may_raise=True), "x n")
     x, out = np.array([2, 3]), np.zeros(2, "i8")
@@ -456,6 +474,8 @@ def test_captures(compiled: Factory) -> None:
         captured.shape = (2, 2)
         with pytest.raises(ValueError, match=r"clear\(\)"):
             f(x)
+        with pytest.raises(errors.ShapeError, match=r"clear\(\)"):
+            f(x[::2])  # not met yet: no executor checks it
         captured.shape = (4,)
         np.testing.assert_array_equal(f(x), x + captured)
         assert fake.count("trace") == 1

@@ -63,8 +63,9 @@ def test_statics_enter_the_key(compiled: Factory) -> None:
             f(x, x, x, unhashable)
 
 
-def test_self_is_static_by_identity_and_weak(compiled: Factory) -> None:
-    f, fake = compiled(simple("mad_f32"), "self x y z", static="self")
+@pytest.mark.parametrize("static", ["", "self"])
+def test_self_is_static_by_identity_and_weak(compiled: Factory, static: str) -> None:
+    f, fake = compiled(simple("mad_f32"), "self x y z", static=static)
     x = f32(3)
 
     class Model:
@@ -82,7 +83,55 @@ def test_self_is_static_by_identity_and_weak(compiled: Factory) -> None:
     assert gone() is None
     for _ in range(200):
         Model().call(x, x, x)
-    assert fake.count("trace") == 200
+        assert fake.count("trace") == 1
+        fake.log.clear()
+    assert f._counters()["signatures"] < 150  # dead objects take their records with them
+
+
+def test_any_object_can_be_self(compiled: Factory) -> None:
+    f, fake = compiled(simple("mad_f32"), "self x y z")
+    x = f32(3)
+
+    class Equal(dict[str, int]):
+        call = f
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    class NoWeak:
+        __slots__ = ()
+        call = f
+
+    kept = [Equal(), Equal(), NoWeak(), NoWeak()]
+    for _ in range(2):
+        for one in kept:
+            np.testing.assert_array_equal(one.call(x, x, x), x * x + x)
+            entry = [e for e in fake.log if e[0] == "trace"][-1]
+            assert entry[3] == "saaa"
+    assert fake.count("trace") == len(kept)
+    assert all(e[2][0] is k for e, k in zip(fake.log[::2], kept, strict=True))
+    ids = [f._static_id(one) for one in kept]
+    assert len(set(ids)) == len(kept)
+    assert ids == [f._static_id(one) for one in kept]
+    for nested in ([object()], (Equal(),)):
+        with pytest.raises(errors.ArgumentError, match="argument 'self'"):
+            f(nested, x, x, x)
+    with pytest.raises(errors.ArgumentError, match="argument 'x'"):
+        f(kept[0], object(), x, x)
+
+
+def test_static_id(compiled: Factory) -> None:
+    f, _ = compiled(simple("mad_f32"))
+    values = [None, True, False, 1, 1.0, "1", slice(1, 2), slice(1, 3), (1, slice(2)), -0.0, 0.0]
+    ids = [f._static_id(v) for v in values]
+    assert len(set(ids)) == len(values)
+    assert [f._static_id(v) for v in (np.int8(1), slice(np.int64(1), 2))] == [ids[3], ids[6]]
+    f._clear()
+    assert set(ids[3:]).isdisjoint(f._static_id(v) for v in values[3:])
+    assert f._static_id(None) == ids[0]
+    with pytest.raises(TypeError):
+        f._static_id([1])
 
 
 def test_static_leaves_of_plain_parameters(compiled: Factory) -> None:
@@ -149,8 +198,12 @@ def test_refused_types(compiled: Factory) -> None:
         (np.ma.masked_array(x), TypeError, "MaskedArray"),
         (x.view(np.recarray), TypeError, "plain ndarray"),
         (x.astype(object), errors.UnsupportedDType, "object"),
-        (x.astype(np.float16), errors.UnsupportedDType, "float16"),
-        (x.astype(complex), errors.UnsupportedDType, "complex128"),
+        (x.astype(np.float16), errors.UnsupportedDType, "float16(.|\n)*np.float32"),
+        (x.astype(complex), errors.UnsupportedDType, "complex128(.|\n)*x.real and x.imag"),
+        (x.astype("c8"), errors.UnsupportedDType, "complex64(.|\n)*x.real and x.imag"),
+        (np.complex64(1), errors.UnsupportedDType, "complex64(.|\n)*x.real and x.imag"),
+        (x.astype("G"), errors.UnsupportedDType, "x.real and x.imag"),
+        (x.astype("g"), errors.UnsupportedDType, "np.float64"),
         (x.astype("U3"), errors.UnsupportedDType, "U"),
         (np.zeros(2, [("a", "f4")]), errors.UnsupportedDType, "a"),
         (np.array(["2020"], "M8[Y]"), errors.UnsupportedDType, "datetime64"),
@@ -186,6 +239,29 @@ def test_awkward_arrays_are_copied(compiled: Factory) -> None:
     assert fake.count("trace") == 1
 
 
+def test_memmap(compiled: Factory, tmp_path: Path) -> None:
+    f, _ = compiled(simple("mad_f32"))
+    x = f32(4, 3)
+    mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=(4, 3))
+    mapped[...] = x
+    for view in (mapped, mapped[::2], mapped.T):
+        result = f(view, view, view)
+        assert type(result) is np.ndarray
+        np.testing.assert_array_equal(result, np.asarray(view) * np.asarray(view) + view)
+    assert f._counters()["copies"] == 0
+    assert f(x, x, x, out=mapped) is mapped
+    np.testing.assert_array_equal(mapped, x * x + x)
+    frozen = np.memmap(tmp_path / "x", np.float32, "r", shape=(4, 3))
+    with pytest.raises(errors.ReadOnlyError):
+        f(x, x, x, out=frozen)
+
+    class Sub(np.memmap):
+        pass
+
+    with pytest.raises(errors.ArgumentError, match="subclass"):
+        f(mapped.view(Sub), x, x)
+
+
 def test_rank_16_and_read_only(compiled: Factory) -> None:
     f, _ = compiled(simple("mad_f32"))
     x = f32(*(1,) * 14, 2, 3)
@@ -201,10 +277,12 @@ def test_tracers_inline(compiled: Factory) -> None:
         __opkiln_tracer__ = True
 
     t, x = Tracer(), f32(3)
-    kind, args, kwargs = f(t, x, z=x, out=x)
+    kind, args, kwargs = f(t, x, z=x, out=None)
     assert kind == "inlined"
     assert args[0] is t
-    assert kwargs["out"] is x
+    assert kwargs == {"z": x}
+    with pytest.raises(errors.TraceError, match=r"out=.*traced(.|\n)*returned value"):
+        f(t, x, z=x, out=x)
     assert f(x, {"a": (t,)}, x)[0] == "inlined"
     assert not fake.log
     with pytest.raises(TypeError):
@@ -279,6 +357,8 @@ def test_torch(compiled: Factory) -> None:
     for bad in (torch.ones(3).to_sparse(), torch.ones(3, device="meta")):
         with pytest.raises(errors.OpkilnError, match="Tensor"):
             f(bad, bad, bad)
+    with pytest.raises(errors.UnsupportedDType, match=r"complex64(.|\n)*x.real and x.imag"):
+        f(*[torch.ones(3, dtype=torch.complex64)] * 3)
     with pytest.raises(errors.UnsupportedDType, match="bfloat16"):
         f(*[torch.ones(3, dtype=torch.bfloat16)] * 3)
     assert f(*[torch.ones(0)] * 3).shape == (0,)

@@ -46,7 +46,7 @@ def test_descriptor_dict_weakref_repr(compiled: Factory) -> None:
     assert f.__dict__ == {"note": 5}
     assert f._frontend is fake
     assert f.count("trace") == 0
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match=r"'opkiln\.native\._core\.Compiled'.*'no_such_name'"):
         f.no_such_name  # noqa: B018
     assert repr(f) == repr(fake)
     assert f.__get__(None, int) is f
@@ -305,6 +305,83 @@ def test_clear_while_other_threads_call(compiled: Factory) -> None:
     for thread in threads:
         thread.join()
     assert not failures, failures
+
+
+def test_clear_during_a_trace_makes_old_records_unreachable(compiled: Factory) -> None:
+    f, fake = compiled(simple("mad_f32"), "x y z s", static="s")
+    x = f32(3)
+
+    def clear_once() -> None:
+        fake.on_trace = fake.on_build = None
+        f._clear()
+
+    for hook in ("on_trace", "on_build"):
+        fake.log.clear()
+        setattr(fake, hook, clear_once)
+        for value in ("a", "b", "a"):  # "b" could get the number that "a" had
+            np.testing.assert_array_equal(f(x, x, x, value), x * x + x)
+        traced = [entry[2][3] for entry in fake.log if entry[0] == "trace"]
+        assert traced == ["a", "b", "a"], hook
+        f._clear()
+
+
+def test_clear_while_arguments_are_hashed(compiled: Factory) -> None:
+    f, fake = compiled(simple("mad_f32"), "x y z s", static="s")
+    x = f32(3)
+
+    class Clears:
+        times = 0
+
+        def __hash__(self) -> int:
+            return 7
+
+        def __eq__(self, other: object) -> bool:
+            Clears.times += 1
+            if Clears.times % 3 == 1:
+                f._clear()
+                gc.collect()
+            return self is other
+
+    values = [Clears() for _ in range(5)]
+    for value in values * 5:
+        np.testing.assert_array_equal(f(x, x, x, ("nested", value)), x * x + x)
+        traced = [entry[2][3] for entry in fake.log if entry[0] == "trace"]
+        assert all(v[0] == "nested" for v in traced)
+
+    class Always:
+        def __hash__(self) -> int:
+            f._clear()
+            return 1
+
+    with pytest.raises(RuntimeError, match="cleared in each of its calls"):
+        f(x, x, x, Always())
+
+
+def test_clear_while_a_call_waits(compiled: Factory) -> None:
+    stream = native.ManualStream(1)
+    f, fake = compiled(simple("mad_f32"))
+    x = f32(3)
+    old = native.get_limits()
+    native.use_stream(stream)
+    native.set_limits(pool_limit=1, timeout_s=10)
+
+    def clear() -> None:
+        assert eventually(lambda: f._counters()["waits"] == 1)
+        f._clear()
+        gc.collect()
+        stream.advance(5)
+
+    thread = threading.Thread(target=clear)
+    try:
+        f(x, x, x)
+        thread.start()
+        np.testing.assert_array_equal(f(x, x, x), x * x + x)
+        assert fake.count("trace") == 2
+    finally:
+        thread.join()
+        native.use_stream(None)
+        native.set_limits(pool_limit=old["pool_limit"], timeout_s=old["timeout_s"])
+        stream.advance(100)
 
 
 def test_remembered_pools_may_go(compiled: Factory) -> None:

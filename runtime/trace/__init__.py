@@ -12,6 +12,7 @@ from opkiln.ops import primitives as p
 from opkiln.ops.record import record
 from opkiln.runtime.errors import TraceError
 from opkiln.runtime.graph import Graph, Node, make
+from opkiln.runtime.trace.host import HostTracer
 from opkiln.runtime.trace.session import (
     ArrayValue,
     HostValue,
@@ -20,7 +21,7 @@ from opkiln.runtime.trace.session import (
     is_a,
     place_text,
 )
-from opkiln.runtime.trace.tracer import HostTracer, Tracer, call_row
+from opkiln.runtime.trace.tracer import Tracer, call_row
 
 __all__ = ["HostTracer", "Out", "Traced", "Tracer", "apply_row", "check_traceable", "trace"]
 

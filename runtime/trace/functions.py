@@ -488,6 +488,25 @@ ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+_TORCH_KEYWORDS = {"dim": "axis", "keepdim": "keepdims"}
+
+
+def _call_method(name: str, method: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return method(x, *args, **kwargs)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise
+        # The call itself does not fit the method's parameters; Python names ours, not the user's.
+        text = str(error).partition("() ")[2] or str(error)
+    meant = [f"{_TORCH_KEYWORDS[k]}= for {k}=" for k in kwargs if k in _TORCH_KEYWORDS]
+    raise failure(
+        TraceError,
+        f"x.{name}() {text}",
+        fix=f"write {', '.join(meant)}" if meant else f"call it as ndarray.{name} is called",
+    )
+
+
 def attribute(x: Any, name: str) -> Any:
     """A method or attribute of a traced array.
 
@@ -496,7 +515,7 @@ def attribute(x: Any, name: str) -> Any:
     """
     method = METHODS.get(name)
     if method is not None:
-        return partial(method, x)
+        return partial(_call_method, name, method, x)
     known = ATTRIBUTES.get(name)
     if known is not None:
         return known(x)

@@ -193,11 +193,11 @@ class Session:
             whose = f"a value that depends on {whose}"
         return failure(
             cls,
-            f"{what} of {whose}, which is not fixed while tracing: one program serves all values",
+            f"{what} {whose}: its value is not fixed while tracing, as one program serves every one",
             fix=f"{fix}{', or ' if fix else ''}{self.static_advice(found)} for a program per value",
         )
 
-    def pin(self, node: Node, what: str = "the value", fix: str = "") -> int | float:
+    def pin(self, node: Node, what: str = "the value of", fix: str = "") -> int | float:
         """The concrete value of a size; every extent it came from joins the trace key.
 
         Raises:

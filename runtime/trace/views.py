@@ -13,7 +13,7 @@ from opkiln.runtime.errors import AxisError, NotYet, ShapeError, TraceError
 from opkiln.runtime.graph import Node, const_value, host_const
 from opkiln.runtime.trace.promote import BROADCAST, elementwise_operand, session_of
 from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, is_a
-from opkiln.runtime.trace.tracer import HostTracer, Tracer, as_view
+from opkiln.runtime.trace.tracer import Tracer, as_view
 
 Axes = int | Sequence[int] | None
 
@@ -270,6 +270,6 @@ def getitem(x: Any, key: Any) -> Any:
 
 
 def _key_text(part: Any) -> str:
-    if isinstance(part, (ArrayValue, HostTracer)):
+    if isinstance(part, (ArrayValue, HostValue)):
         return "a traced value"
     return "an array" if isinstance(part, (np.ndarray, list)) else repr(part)
