@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from opkiln.ops.dtypes import BY_CODE
-from opkiln.ops.primitives import FromHost, Reduce
+from opkiln.ops.primitives import FromHost, Input, Reduce
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime.errors import (
     HostDivisionError,
@@ -67,7 +67,7 @@ def place(program: Program, wanted: Callable[[Node], bool]) -> tuple[str, str]:
     """Name of the first op that fits, and " (file:line)" where the user wrote it."""
     found: Node | None = None
     for node in program.graph.nodes:
-        if node.is_host:
+        if node.is_host or isinstance(node.op, Input):
             continue
         # A Python number enters by a conversion; the user knows the op that it feeds.
         if found is not None and isinstance(found.op, FromHost):

@@ -132,11 +132,31 @@ def test_promotion_of_where_and_clip() -> None:
         agree(lambda x, s=s: np.where(x != 1, x, s), sample(a))
         agree(lambda x, s=s: np.where(x != 1, s, x), sample(a))
     for a, hi in itertools.product(DTYPES, [2, -1, 300, 2**70, 2.5]):
-        if (
-            a.kind != "b" or hi != 2**70
-        ):  # NumPy refuses that bound for bool; here it bounds nothing
-            agree(lambda x, hi=hi: np.clip(x, 0, hi), sample(a))
-            agree(lambda x, hi=hi: x.clip(max=hi), sample(a))
+        agree(lambda x, hi=hi: np.clip(x, 0, hi), sample(a))
+        agree(lambda x, hi=hi: x.clip(max=hi), sample(a))
+
+
+@pytest.mark.parametrize("bound", [0, -1, 2, 300, -300, 2**31, 2**63 - 1, -(2**63), 2**63, 2.5])
+def test_clip_by_a_run_time_number(bound: int | float) -> None:
+    """NumPy drops a bound beyond its own end of the range and refuses one beyond the other end."""
+    for a in DTYPES:
+        agree(lambda x, k: np.clip(x, k, None), sample(a), bound)
+        agree(lambda x, k: np.clip(x, None, k), sample(a), bound)
+        agree(lambda x, k: np.clip(x, k, x), sample(a), bound)
+        agree(lambda x, k, y: np.clip(x, k, y), sample(a), bound, sample(np.dtype(np.uint64)))
+        agree(lambda x, k: np.clip(x, k, k), sample(a), bound)
+
+
+def test_clip_makes_an_array_of_its_first_operand() -> None:
+    for a in DTYPES:
+        for n in (1, -(2**63), 2**63, 255, 2.5):
+            agree(lambda x, n=n: np.clip(n, x, None), sample(a))
+            agree(lambda x, n=n: np.clip(n, x, x), sample(a))
+            agree(lambda x, k: np.clip(k, x, None), sample(a), n)
+            agree(lambda x, k: np.clip(k, k, x), sample(a), n)
+    agree(lambda x, k: np.clip(~k, None, x), sample(np.dtype(np.uint32)), 3)
+    same_kind = check(lambda x, k: np.clip(k, x, 7), np.array([1, 9], np.uint8), 300)
+    assert same_kind.dtype == np.int64
 
 
 def test_weak_scalars_follow_numpy() -> None:

@@ -21,8 +21,11 @@ def test_values_are_not_known() -> None:
         run(lambda x: x * float(x.sum()), A)
     with refused(TraceError):
         run(lambda x: x * int(x.sum()), A)
-    with refused(TraceError, "np.asarray"):
-        run(lambda x: np.asarray(x), A)
+    for convert in (np.asarray, np.array, np.ascontiguousarray):
+        with refused(TraceError, "drop np.asarray", "already"):
+            run(lambda x, convert=convert: convert(x), A)
+    with refused(TraceError, "outside"):
+        run(lambda x: f"{x:.2f}", A)
     with refused(TraceError):
         run(lambda x: np.linalg.norm(x), A)
     with refused(TraceError, "iteration"):
@@ -106,6 +109,17 @@ def test_in_place() -> None:
     check(scalar, A)
 
 
+def test_in_place_through_a_view_says_what_to_update() -> None:
+    def update(w: Any) -> Any:
+        w += 1
+        return w
+
+    with pytest.raises(TraceError, match=r"view, (?s:.*)update that array itself"):
+        run(lambda x: update((x + 1).T), A)
+    with pytest.raises(TraceError, match=r"a view of an argument"):
+        run(lambda x: update(x.T), A)
+
+
 def test_in_place_casts_as_numpy() -> None:
     def add(t: Any, y: Any) -> Any:
         t = +t
@@ -146,8 +160,14 @@ def test_long_chains_of_views_follow_updates() -> None:
 
 
 def test_unknown_functions_name_what_to_write() -> None:
-    with refused(NotYet, "x.shape[axis]"):
+    with refused(NotYet, "x.sum() / x.size", "x.shape[axis]"):
         run(lambda x: np.mean(x), A)
+    with refused(TraceError, "x.sum()", "'dim'", "axis= for dim=", "keepdims= for keepdim="):
+        run(lambda x: x.sum(dim=0, keepdim=True), A)
+    with refused(TraceError, "np.broadcast_to()", "'subok'"):
+        run(lambda x: np.broadcast_to(x, (2, 3), subok=False), A)
+    with refused(TraceError, "torch.tanh", "np.tanh"):
+        run(lambda x: pytest.importorskip("torch").tanh(x), A)
     with refused(TraceError, "x.shape[axis]"):
         run(lambda x: x.mean(0), A)
     with refused(TraceError, "np.log(1 + x)"):
@@ -189,6 +209,10 @@ def test_dtypes_that_do_not_exist_yet() -> None:
         run(lambda x: np.sqrt(x), INT)
     with refused(UnsupportedDType, "float16"):
         run(lambda x: x.astype(np.float16), A)
+    with refused(UnsupportedDType, "complex64", "x.real and x.imag"):
+        run(lambda x: x + np.complex64(1), A)
+    with refused(UnsupportedDType, "np.float64"):
+        run(lambda x: x + np.longdouble(1), A)
     with refused(NotYet, "complex"):
         run(lambda x: x * 1j, A)
     with refused(TraceError, "NoneType"):

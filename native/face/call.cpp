@@ -4,23 +4,13 @@
 #include "core/errors.h"
 #include "core/table.h"
 #include "face/errors.h"
+#include "face/gil.h"
 
 namespace opkiln::face {
 
 HookNames g_hooks;
 
 namespace {
-
-class WithoutGil {
- public:
-  WithoutGil() : state_(PyEval_SaveThread()) {}
-  WithoutGil(const WithoutGil&) = delete;
-  WithoutGil& operator=(const WithoutGil&) = delete;
-  ~WithoutGil() { PyEval_RestoreThread(state_); }
-
- private:
-  PyThreadState* state_;
-};
 
 // Owned objects, some still null.
 class Objects {

@@ -5,6 +5,7 @@
 #include "core/table.h"
 #include "face/call.h"
 #include "face/errors.h"
+#include "face/gil.h"
 
 namespace opkiln::face {
 
@@ -69,7 +70,9 @@ PyObject* compiled_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     if (!list || !(self->names = PyList_AsTuple(list.get()))) return nullptr;
     self->defaults = Py_NewRef(defaults);
     if (read_parameters(self, kinds, is_static) < 0) return nullptr;
-  } catch (...) {
+  }
+  OPKILN_CATCH_THREAD_EXIT
+  catch (...) {
     raise_current();
     return nullptr;
   }
@@ -228,7 +231,9 @@ PyObject* compiled_static_id(PyObject* o, PyObject* value) {
     Ref plain(id < 0 ? canonical_static(value) : nullptr);
     if (plain) id = interns.id_of(plain.get());
     return id < 0 ? nullptr : PyLong_FromLongLong(id);
-  } catch (...) {
+  }
+  OPKILN_CATCH_THREAD_EXIT
+  catch (...) {
     raise_current();
     return nullptr;
   }
@@ -251,7 +256,9 @@ PyObject* compiled_flatten(PyObject* o, PyObject* const* args, Py_ssize_t nargs,
     if (!tree || !leaves) return nullptr;
     return Py_BuildValue("(OOs#)", tree.get(), leaves.get(), call.kind.data(),
                          static_cast<Py_ssize_t>(call.kind.size()));
-  } catch (...) {
+  }
+  OPKILN_CATCH_THREAD_EXIT
+  catch (...) {
     raise_current();
     return nullptr;
   }

@@ -8,6 +8,7 @@
 
 #include "core/event.h"
 #include "core/stream.h"
+#include "face/gil.h"
 #include "face/module.h"
 
 namespace nb = nanobind;
@@ -85,7 +86,7 @@ void bind_events(nb::module_& m) {
       .def(
           "wait",
           [](PyEvent& self, std::optional<double> timeout) {
-            nb::gil_scoped_release released;
+            const WithoutGil released;
             self.lease->wait(timeout_of(timeout));
           },
           "timeout"_a.none() = nb::none())

@@ -2,6 +2,7 @@
 #include "core/errors.h"
 #include "face/call.h"
 #include "face/errors.h"
+#include "face/gil.h"
 #include "face/module.h"
 
 namespace opkiln::face {
@@ -118,7 +119,8 @@ Ref call_hook(Compiled* self, PyObject* name, PyObject* a, PyObject* b, PyObject
     raise(Err::internal, nullptr, "opkiln: the compiled function is being destroyed");
     throw PythonError{};
   }
-  Ref result(PyObject_CallMethodObjArgs(frontend.get(), name, a, b, c, d, nullptr));
+  Ref result(in_python(
+      [&] { return PyObject_CallMethodObjArgs(frontend.get(), name, a, b, c, d, nullptr); }));
   if (!result) throw PythonError{};
   return result;
 }

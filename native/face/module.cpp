@@ -16,6 +16,7 @@
 #include "face/call.h"
 #include "face/compiled.h"
 #include "face/errors.h"
+#include "face/gil.h"
 #include "face/library.h"
 
 namespace nb = nanobind;
@@ -34,8 +35,8 @@ struct Library {
   std::shared_ptr<LibraryHandle> handle;
 };
 
-void* begin_blocking() { return PyEval_SaveThread(); }
-void end_blocking(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
+void* begin_blocking() { return give_up_gil(); }
+void end_blocking(void* state) { take_gil(static_cast<PyThreadState*>(state)); }
 
 void bind_library(nb::module_& m) {
   nb::class_<Library>(m, "Library", "A loaded shared library; stays loaded while a plan uses it.")

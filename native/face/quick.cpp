@@ -4,6 +4,7 @@
 #include "core/table.h"
 #include "face/call.h"
 #include "face/errors.h"
+#include "face/gil.h"
 
 namespace opkiln::face {
 
@@ -245,7 +246,9 @@ PyObject* call_compiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObj
     }
     return call_general(self, args, nargs, kwnames);
   } catch (const PythonError&) {
-  } catch (...) {
+  }
+  OPKILN_CATCH_THREAD_EXIT
+  catch (...) {
     raise_current();
   }
   return nullptr;

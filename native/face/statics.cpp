@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "face/gil.h"
+
 namespace opkiln::face {
 
 namespace {
@@ -168,12 +170,12 @@ int64_t Interns::id_of(PyObject* value) {
   // them, and what was found in it is then an old id, of which the caller learns by its function's
   // id.
   Ref dict = Ref::borrow(by_key_);
-  PyObject* found = PyDict_GetItemWithError(dict.get(), key.get());
+  PyObject* found = in_python([&] { return PyDict_GetItemWithError(dict.get(), key.get()); });
   if (found) return PyLong_AsLongLong(found);
   if (PyErr_Occurred()) return -1;
   Ref fresh(PyLong_FromUnsignedLongLong(next_id()));
   if (!fresh) return -1;
-  PyObject* kept = PyDict_SetDefault(dict.get(), key.get(), fresh.get());
+  PyObject* kept = in_python([&] { return PyDict_SetDefault(dict.get(), key.get(), fresh.get()); });
   if (!kept) return -1;
   if (kept != fresh.get()) return PyLong_AsLongLong(kept);
   if (PyLong_AsUnsignedLongLong(fresh.get()) != next_id()) {

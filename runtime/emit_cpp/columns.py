@@ -19,7 +19,6 @@ from opkiln.runtime.emit_cpp.text import (
     vector,
 )
 
-
 UNROLLED = 16  # operands whose row pointers are computed one by one
 
 

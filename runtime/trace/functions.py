@@ -426,7 +426,30 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         raise _unknown(func.__name__)
     if func not in _ANY_ARGUMENT and args and not isinstance(args[0], ArrayValue):
         args = (views.as_array(session_of(_traced(args, kwargs)), args[0]), *args[1:])
-    return rule(*args, **kwargs)
+    return _call_rule(f"np.{func.__name__}", rule, *args, **kwargs)
+
+
+_TORCH_KEYWORDS = {"dim": "axis", "keepdim": "keepdims"}
+
+
+def _call_rule(name: str, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a rule; arguments that do not fit its parameters are an error about `name`.
+
+    Raises:
+        TraceError: names what the user called, where Python would name the rule.
+    """
+    try:
+        return rule(*args, **kwargs)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # from within the rule
+        text = str(error).partition("() ")[2] or str(error)
+    meant = [f"{_TORCH_KEYWORDS[k]}= for {k}=" for k in kwargs if k in _TORCH_KEYWORDS]
+    raise failure(
+        TraceError,
+        f"{name}() {text}",
+        fix=f"write {', '.join(meant)}" if meant else "leave out what is not supported yet",
+    )
 
 
 def _traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -488,25 +511,6 @@ ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_TORCH_KEYWORDS = {"dim": "axis", "keepdim": "keepdims"}
-
-
-def _call_method(name: str, method: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
-    try:
-        return method(x, *args, **kwargs)
-    except TypeError as error:
-        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-            raise
-        # The call itself does not fit the method's parameters; Python names ours, not the user's.
-        text = str(error).partition("() ")[2] or str(error)
-    meant = [f"{_TORCH_KEYWORDS[k]}= for {k}=" for k in kwargs if k in _TORCH_KEYWORDS]
-    raise failure(
-        TraceError,
-        f"x.{name}() {text}",
-        fix=f"write {', '.join(meant)}" if meant else f"call it as ndarray.{name} is called",
-    )
-
-
 def attribute(x: Any, name: str) -> Any:
     """A method or attribute of a traced array.
 
@@ -515,7 +519,7 @@ def attribute(x: Any, name: str) -> Any:
     """
     method = METHODS.get(name)
     if method is not None:
-        return partial(_call_method, name, method, x)
+        return partial(_call_rule, f"x.{name}", method, x)
     known = ATTRIBUTES.get(name)
     if known is not None:
         return known(x)

@@ -193,7 +193,7 @@ class Session:
             whose = f"a value that depends on {whose}"
         return failure(
             cls,
-            f"{what} {whose}: its value is not fixed while tracing, as one program serves every one",
+            f"{what} {whose}: its value is not fixed while tracing (one program serves all)",
             fix=f"{fix}{', or ' if fix else ''}{self.static_advice(found)} for a program per value",
         )
 

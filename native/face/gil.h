@@ -1,0 +1,65 @@
+// In: calls that may wait for the interpreter's lock; out: they return, or, when the interpreter is
+// shutting down, the thread sleeps until the process ends.
+//
+// Until Python 3.14 a daemon thread that wants the lock during shutdown is ended by pthread_exit,
+// which unwinds the stack like an exception. It must not pass our frames: `catch (...)` would
+// swallow it (the C library then aborts), and destructors would give references back without the
+// lock. So it is stopped before the first of our frames, where Python is called for long, and the
+// thread sleeps, as Python 3.14 does it.
+#pragma once
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "face/common.h"
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
+
+namespace opkiln::face {
+
+[[noreturn]] inline void sleep_until_exit() {
+  for (;;) pause();
+}
+
+#if defined(__GLIBCXX__)
+#define OPKILN_CATCH_THREAD_EXIT        \
+  catch (abi::__forced_unwind&) {       \
+    ::opkiln::face::sleep_until_exit(); \
+  }
+#else
+#define OPKILN_CATCH_THREAD_EXIT
+#endif
+
+// The result of a call into Python.
+template <class F>
+auto in_python(F&& call) -> decltype(call()) {
+  struct Never {};  // a try block needs a handler where no C++ runtime unwinds threads
+  try {
+    return std::forward<F>(call)();
+  }
+  OPKILN_CATCH_THREAD_EXIT
+  catch (const Never&) {
+    sleep_until_exit();
+  }
+}
+
+inline PyThreadState* give_up_gil() { return PyEval_SaveThread(); }
+inline void take_gil(PyThreadState* state) {
+  in_python([&] { PyEval_RestoreThread(state); });
+}
+
+// The lock is given up while this object lives.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(give_up_gil()) {}
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+  ~WithoutGil() { take_gil(state_); }
+
+ private:
+  PyThreadState* state_;
+};
+
+}  // namespace opkiln::face

@@ -1,0 +1,122 @@
+"""Scalar arguments while tracing: what is refused names the argument and what to write."""
+
+# ruff: noqa: PLW0108  a lambda gives the traced function a line
+
+import math
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.tracing import A, check, refused, run
+
+from opkiln.runtime.errors import NotYet, OpkilnError, TraceError
+from opkiln.runtime.trace import trace
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda x, k: x * (1 if k > 2 else 2), "np.where"),
+        (lambda x, k: x if k else -x, "np.where"),
+        (lambda x, k: x * min(k, 2), "np.minimum"),
+        (lambda x, k: x * round(k), "np.rint(p1)"),
+        (lambda x, k: x * round(k, 2), "np.round(p1, 2)"),
+        (lambda x, k: x * int(k), "np.trunc(p1)"),
+        (lambda x, k: x * float(k), "float already"),
+        (lambda x, k: x * math.sqrt(k), "np.sqrt"),
+        (lambda x, k: x * math.floor(k), "np.floor(p1)"),
+        (lambda x, k: x * math.ceil(k), "np.ceil(p1)"),
+        (lambda x, k: x * math.trunc(k), "np.trunc(p1)"),
+        (lambda x, k: x * {3.5: 2}[k], "dict"),
+        (lambda x, k: (x, f"{k:.2f}"), "formatting"),
+        (lambda x, k: x * np.asarray(k), "leave np.asarray out"),
+        (lambda x, k: x * int(np.sqrt(k)), "keep it an array"),
+        (lambda x, k: x * k.hex(), ".hex"),
+    ],
+)
+def test_a_value_that_is_not_fixed(use: Callable[..., Any], words: str) -> None:
+    with refused_anywhere(TraceError, words, "p1", 'ok.compile(static="p1")'):
+        run(use, A, 3.5)
+
+
+def refused_anywhere(cls: type[BaseException], *words: str) -> Any:
+    """The error is ours and has file, and every word; the line is that of the parameter list."""
+    pattern = "".join(f"(?=(?s:.*){re.escape(w)})" for w in ("test_trace_scalars.py:", *words))
+    return pytest.raises(cls, match=pattern)
+
+
+def test_each_scalar_argument_is_named() -> None:
+    def f(x: Any, *rest: Any, options: Any) -> Any:
+        return x if rest[0] > options["k"] else -x
+
+    with pytest.raises(TraceError) as caught:
+        trace(
+            f, ["x", "rest", "options"], (1, 2, 3), (0, (1,), {"k": 2}), [A, 1, 2], "aii", name="f"
+        )
+    text = str(caught.value)
+    assert "rest[0]" in text and "options['k']" in text
+    assert 'static=("rest", "options")' in text or 'static=("options", "rest")' in text
+    with refused(TraceError, "static"):
+        run(lambda x, h: x * range(h)[0], A, 2)
+
+
+def test_choices_by_arrays_keep_their_own_advice() -> None:
+    with pytest.raises(TraceError) as caught:
+        run(lambda x, k: x if x.sum() > k else -x, A, 3)
+    assert "static" not in str(caught.value) and "np.where" in str(caught.value)
+
+
+@pytest.mark.parametrize("use", ["and_", "or_", "xor", "lshift", "rshift"])
+def test_bits(use: str) -> None:
+    bits = getattr(operator, use)
+    for fn in (lambda x, k: x * bits(k, 1), lambda x, k: x * bits(1, k)):
+        with refused_anywhere(NotImplementedError, "p1", 'static="p1"'):
+            run(fn, A, 3)
+    with refused_anywhere(NotYet, 'static="p1"'):
+        run(lambda x, k: x * bits(x.shape[0], k), A, 3)
+    check(lambda x, k: x * ~k, A, 3)
+
+
+def test_attributes_are_those_of_pythons_numbers() -> None:
+    check(lambda x, k: x * k.real + k.imag + k.conjugate(), A, 3.0)
+    check(lambda x, k: x * k.real + k.imag + k.numerator + k.denominator, A, 3)
+    check(lambda x: x * x.shape[0].real + x.shape[1].bit_length(), A)
+    for name in ("size", "shape", "ndim", "dtype", "clip", "T"):
+        with refused(AttributeError, "p1", "Python float", repr(name), "np.float64"):
+            run(lambda x, k, name=name: x * getattr(k, name), A, 3.0)
+        assert run(lambda x, k, name=name: hasattr(k, name), A, 3.0) is False
+    with refused(AttributeError, "a value made from p1", "Python int"):
+        run(lambda x, k: x * (k + 1).size, A, 3)
+    with refused(AttributeError, "a size", "Python int"):
+        run(lambda x: x * x.shape[0].size, A)
+    with pytest.raises(AttributeError) as caught:
+        run(lambda x, k: k.__len__, A, 3)
+    assert "Tracer" not in str(caught.value)
+
+
+def from_tree(fn: Callable[..., Any], value: Any, kinds: str, tree: Any) -> None:
+    leaves = [A, *np.ravel(value).tolist()]
+    trace(fn, ["x", "y"], bytes(2), (0, tree), leaves, kinds, name="f")
+
+
+def test_a_list_of_numbers_is_no_array() -> None:
+    cases = (
+        (lambda x, y: x + y, [1, 2, 3], "aiii", [1, 2, 3], "np.asarray(y)"),
+        (lambda x, y: x + y, [1.0, 2.0, 3.0], "afff", (1, 2, 3), "np.asarray(y)"),
+        (lambda x, y: np.add(x, y), [[1, 2, 3]], "aiii", [[1, 2, 3]], "np.asarray(y)"),
+        (lambda x, y: x + y["k"], [1, 2, 3], "aiii", {"k": [1, 2, 3]}, "np.asarray(y['k'])"),
+        (lambda x, y: x + np.array(y), [1, 2, 3], "aiii", [1, 2, 3], "np.asarray(y)"),
+        (lambda x, y: x + np.sum(y), [1, 2, 3], "aiii", [1, 2, 3], "np.asarray(y)"),
+    )
+    for fn, value, kinds, tree, words in cases:
+        with pytest.raises(OpkilnError) as caught:
+            from_tree(fn, value, kinds, tree)
+        assert isinstance(caught.value, TypeError)
+        assert f"pass {words}" in str(caught.value), str(caught.value)
+        assert "test_trace_scalars.py:" in str(caught.value)
+    with refused(TraceError, "a list", "p1", "outside", 'static="p1"'):
+        run(lambda x, k: np.add(x, [k, 1, 2]), A, 3)
+    check(lambda x: np.add(x, [x.shape[0], 1, 2]), A)
