@@ -9,6 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from weakref import WeakSet
 
 import numpy as np
 
@@ -21,9 +22,11 @@ from opkiln.runtime.errors import (
     ArgumentError,
     NotYet,
     OpkilnWarning,
+    ShapeError,
     ToolchainNotFound,
     TraceError,
 )
+from opkiln.runtime.executor import apply_limits, counters, totals
 from opkiln.runtime.graph import Graph
 from opkiln.runtime.kernel import Kernel
 from opkiln.runtime.locks import ForkLock
@@ -124,15 +127,15 @@ class Plain(Generic[P, R]):
         result = self.fn(*args, **kwargs)
         if out is None:
             return result
-        several = isinstance(out, tuple)
-        pairs: Iterable[tuple[Any, Array | None]] = (
-            zip(result, cast("tuple[Array | None, ...]", out), strict=True)
-            if several
-            else ((result, out),)
-        )
-        for value, target in pairs:
+        targets: tuple[Any, ...] = out if isinstance(out, tuple) else (out,)
+        arrays = _arrays_in(result)
+        if len(targets) != len(arrays):
+            raise ShapeError(
+                f"out: expected one entry per array result, {len(arrays)}, got {len(targets)}"
+            )
+        for value, target in zip(arrays, targets, strict=True):
             if target is not None:
-                np.copyto(target, value, casting="same_kind")
+                np.copyto(np.asarray(target), value, casting="same_kind")
         return out
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -167,6 +170,18 @@ class Record:
         self.out_tree = _with_slots(traced.out_tree, program.lowered.slots)
         self.n_outputs = sum(kind == "buffer" for kind, _ in program.lowered.outputs)
         self.where = traced.graph.where
+
+
+def _arrays_in(result: Any) -> list[Any]:
+    """The arrays and NumPy scalars of a nested result, in order."""
+    match result:
+        case tuple() | list():
+            items = cast("Iterable[object]", result)
+        case dict():
+            items = cast("dict[object, object]", result).values()
+        case _:
+            return [result] if hasattr(result, "__array__") else []
+    return [array for item in items for array in _arrays_in(item)]
 
 
 def _with_slots(tree: Any, slots: tuple[int, ...]) -> Any:
@@ -296,9 +311,8 @@ class Function(Generic[P, R]):
 
     def info(self) -> Info:
         """Counters since the function was made or cleared."""
-        counters = self.native._counters()
-        counters["copies"] += counters["packs"]  # operands packed inside a call are copies too
-        return Info(**{name: counters[name] for name in Info.__match_args__})
+        counts = counters(self.native)
+        return Info(**{name: counts[name] for name in Info.__match_args__})
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowering:
         """Graph, kernels and source for these arguments; nothing is built and nothing runs."""
@@ -375,7 +389,10 @@ def compile(fn: Any = None, /, **options: Unpack[Keywords]) -> Any:
     def decorate(function: Callable[..., Any]) -> Any:
         if config.disable:
             return Plain(function)
-        return Function(function, chosen).native
+        apply_limits()
+        made = Function(function, chosen).native
+        _LIVE.add(made)
+        return made
 
     return decorate if fn is None else decorate(fn)
 
@@ -390,6 +407,7 @@ def _signature(fn: Any) -> inspect.Signature:
     return inspect.signature(fn)
 
 
+_LIVE: WeakSet[native.Compiled] = WeakSet()  # what runtime_info() adds up
 _warned: list[str] = []
 
 
@@ -410,8 +428,8 @@ def clear_cache() -> None:
 
 
 def runtime_info() -> dict[str, int]:
-    """Counts over the whole process: live executors, threads with a pool, bytes."""
-    return native.thread_stats()
+    """The counts of `info()`, added up over all live compiled functions of the process."""
+    return totals(list(_LIVE))
 
 
 def _frozen(tree: Any) -> Any:

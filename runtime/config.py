@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar, cast, overload
 
-from opkiln.runtime.errors import ConfigError
+from opkiln.runtime.errors import ConfigError, warn
 
 T = TypeVar("T")
 
@@ -117,6 +117,39 @@ def _text(value: object) -> str:
 
 
 _ROWS: dict[str, Setting[Any]] = {}
+_OTHERS = frozenset(["OPKILN_SANITIZE"])  # read by the build of the native module
+_LOOKED = ""  # the key, which no field has, that says that `_look_round` is done
+
+
+def _look_round(values: dict[str, Any]) -> None:
+    """Once: refuse values that cannot be used, name variables that are not settings.
+
+    So a mistake shows at the first use of any setting, not when its own turn comes, or never.
+    """
+    if _LOOKED in values:
+        return
+    known = {name: row for row in _ROWS.values() for name in row.variables}
+    unknown: list[str] = []
+    for name in os.environ:
+        text = os.environ.get(name, "").strip()
+        if not name.startswith("OPKILN_") or not text or name in _OTHERS:
+            continue
+        row = known.get(name)
+        if row is None:
+            unknown.append(name)
+        elif row.name not in values:
+            row.checked(text, name)
+    values[_LOOKED] = True
+    if unknown:
+        import difflib
+
+        ours = [name for name in known if name.startswith("OPKILN_")]
+        near = [difflib.get_close_matches(name, ours, n=1, cutoff=0.5) for name in unknown]
+        shown = ", ".join(
+            f"{name} (did you mean {best[0]}?)" if best else name
+            for name, best in zip(unknown, near, strict=True)
+        )
+        warn(f"no such setting in the environment: {shown}; ok.config lists all of them")
 
 
 class Setting(Generic[T]):
@@ -157,6 +190,7 @@ class Setting(Generic[T]):
             return value
         values = instance.__dict__
         if self.name not in values:
+            _look_round(values)
             values[self.name] = self._from_environment()
         value = values[self.name]
         return value

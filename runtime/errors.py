@@ -6,6 +6,8 @@ so `except ValueError` written for NumPy keeps working.
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +43,23 @@ class OpkilnError(Exception):
 
 class OpkilnWarning(UserWarning):
     """Something works less well than it could; the text says what to do about it."""
+
+
+_RUNTIME = os.path.dirname(__file__) + os.sep  # noqa: PTH120 - importing pathlib costs a warm start
+
+
+def warn(message: str) -> None:
+    """Tell the user: a Python warning at their line, and a log line where logging is set up."""
+    import inspect
+    import warnings
+
+    logging = sys.modules.get("logging")
+    if logging is not None and logging.getLogger("opkiln").hasHandlers():
+        logging.getLogger("opkiln").warning("%s", message)
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_RUNTIME):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"opkiln: {message}", OpkilnWarning, stacklevel=level)
 
 
 # ---- what the user wrote ----

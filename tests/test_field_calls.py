@@ -240,3 +240,25 @@ assert f.info().fallbacks == 2
 """
     done = child(code, OPKILN_DISABLE="1")
     assert done.returncode == 0, done.stderr
+
+
+def test_settings_reach_the_pools() -> None:
+    code = """
+import threading, numpy as np, opkiln as ok
+from opkiln import native
+f = ok.compile(lambda x: x + 1)
+f(np.ones(3))
+limits = native.get_limits()
+assert (limits["pool_limit"], limits["timeout_s"]) == (3, 2.5), limits
+caught = []
+def work():
+    try: f(np.ones(3))
+    except ok.errors.PoolLimitError as e: caught.append(str(e))
+thread = threading.Thread(target=work); thread.start(); thread.join()
+assert "OPKILN_MAX_THREAD_POOLS" in caught[0], caught
+assert ok.runtime_info()["calls"] == 2 or ok.runtime_info()["calls"] == 1
+"""
+    done = child(
+        code, OPKILN_POOL_CAP="3", OPKILN_POOL_TIMEOUT="2.5", OPKILN_MAX_THREAD_POOLS="1"
+    )
+    assert done.returncode == 0, done.stderr

@@ -357,6 +357,18 @@ def test_torch(compiled: Factory) -> None:
     for bad in (torch.ones(3).to_sparse(), torch.ones(3, device="meta")):
         with pytest.raises(errors.OpkilnError, match="Tensor"):
             f(bad, bad, bad)
+    for bad in (torch.ones(2, 3, dtype=torch.float16), torch.ones(2, 3).requires_grad_()):
+        with pytest.raises(errors.OpkilnError, match=r"^f\(\): argument 'y': ") as caught:
+            f(torch.ones(3), bad, x)
+        assert "lanes" not in str(caught.value)
+        with pytest.raises(errors.OpkilnError, match=r"^out: "):
+            f(out, out, out, out=bad)
+
+    class Sub(torch.Tensor):
+        pass
+
+    sub = torch.ones(3).as_subclass(Sub)
+    assert torch.equal(f(sub, sub, sub), torch.full((3,), 2.0))
     with pytest.raises(errors.UnsupportedDType, match=r"complex64(.|\n)*x.real and x.imag"):
         f(*[torch.ones(3, dtype=torch.complex64)] * 3)
     with pytest.raises(errors.UnsupportedDType, match="bfloat16"):

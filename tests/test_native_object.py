@@ -277,6 +277,46 @@ d = threading.Thread(target=lambda: [f(x, x, x) for _ in range(10**9)], daemon=T
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_daemon_threads_end_with_the_process(library: Library) -> None:
+    """A thread that wants the interpreter's lock after its end must not unwind through ours."""
+    program = f"""
+import sys, threading, time
+import numpy as np
+sys.path.insert(0, {str(HERE.parent)!r})
+from tests import native_fake as m
+
+class Slow:
+    def __del__(self, sleep=time.sleep): sleep(.3)  # in the middle of the interpreter's end
+
+class Hashed:
+    def __hash__(self): time.sleep(.1); return 1
+
+def start(static, hook, *args):
+    fake = m.Fake(m.simple("mad_f32"), m.Library({library.path!r}))
+    names = ("x", "y", "z", "s")[:len(args)]
+    fixed = (False,) * 3 + (True,) * static
+    f = m.Compiled(fake, names, bytes([1] * len(names)), (m.MISSING,) * len(names), fixed)
+    if hook:
+        setattr(fake, hook, lambda: time.sleep(.1))
+    def loop():
+        while True:
+            f(*args)
+    threading.Thread(target=loop, daemon=True).start()
+
+slow = Slow()
+x, big = np.ones(3, "f4"), np.ones(300_000, "f4")
+start(False, "on_trace", x, x, x)
+start(False, "on_build", x, x, x)
+start(False, None, big, big, big)
+start(True, None, x, x, x, Hashed())
+time.sleep(.05)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_clear_while_other_threads_call(compiled: Factory) -> None:
     f, _fake = compiled(simple("mad_f32"))
     stop = threading.Event()

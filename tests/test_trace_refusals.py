@@ -200,8 +200,24 @@ def test_axes() -> None:
         with pytest.raises(AxisError, match="test_trace_refusals") as caught:
             run(fn, A)
         assert isinstance(caught.value, ValueError)
-    with pytest.raises(TypeError):
-        run(lambda x: x.sum(1.0), A)
+    for fn in (
+        lambda x: x.sum(1.0),
+        lambda x: x.sum(axis=True),
+        lambda x: x.max(axis=(True,)),
+        lambda x: x.sum(axis=[0]),
+        lambda x: x.transpose(True, False),
+        lambda x: x[None].squeeze(axis=False),
+        lambda x: np.broadcast_to(x.sum(0), (True, 3)),
+        lambda x: x.sum(keepdims="x"),
+        lambda x: x.sum(keepdims=None),
+        lambda x: np.round(x, 1.0),
+    ):
+        with pytest.raises(TypeError):
+            fn(A)
+        with pytest.raises(TraceError, match="test_trace_refusals"):
+            run(fn, A)
+    check(lambda x: (x.swapaxes(True, 0), np.moveaxis(x, True, 0), x.sum(keepdims=1)), A)
+    check(lambda x: (x.transpose([1, 0]), np.expand_dims(x, [0])), A)
 
 
 def test_dtypes_that_do_not_exist_yet() -> None:

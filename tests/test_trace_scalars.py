@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.tracing import A, check, refused, run
+from tests.tracing import A, check, refused, run, traced
 
 from opkiln.runtime.errors import NotYet, OpkilnError, TraceError
 from opkiln.runtime.trace import trace
@@ -46,6 +46,30 @@ def refused_anywhere(cls: type[BaseException], *words: str) -> Any:
     """The error is ours and has file, and every word; the line is that of the parameter list."""
     pattern = "".join(f"(?=(?s:.*){re.escape(w)})" for w in ("test_trace_scalars.py:", *words))
     return pytest.raises(cls, match=pattern)
+
+
+def test_the_text_of_a_size_is_its_number() -> None:
+    found = traced(lambda x: (f"{x.shape[0]} by {x.shape[1]!s:>3} and {x.shape[1]:04d}", x), A)
+    assert found.out_tree[0] == "2 by   3 and 0003"
+    assert found.pins == ((0, 0, 2), (0, 1, 3))
+    assert traced(lambda x: (repr(x.shape[0]), x), A).pins == ()
+
+
+def test_one_advice_is_enough() -> None:
+    for fn in (lambda x, k: x.sum(axis=k), lambda x, k: np.round(x, k)):
+        with pytest.raises(TraceError) as caught:
+            run(fn, A, 1)
+        assert str(caught.value).count("how to fix") == 1
+        assert 'static="p1"' in str(caught.value)
+    for fn in (lambda x, k: x + np.full((2, 3), k), lambda x, k: x + np.asarray(k)):
+        with refused_anywhere(TraceError, "np.full", "np.arange", "np.full_like(x, p1)"):
+            run(fn, A, 3)
+
+
+def test_inversion_is_for_integers() -> None:
+    with refused(TypeError, "p1 is a float", "~"):
+        run(lambda x, k: (x, ~k), A, 2.5)
+    check(lambda x, k: x * ~k, A, 3)
 
 
 def test_each_scalar_argument_is_named() -> None:

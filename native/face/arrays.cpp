@@ -36,7 +36,10 @@ PyArrayObject* out_array(CallArgs& call, PyObject* o) {
       return nullptr;
     }
     array = array_from_dlpack(o, true);
-    if (!array) return nullptr;
+    if (!array) {
+      raise_at(nullptr, nullptr);
+      return nullptr;
+    }
     call.keep(array);
   }
   PyArrayObject* a = as_array(array);

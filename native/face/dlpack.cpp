@@ -123,9 +123,9 @@ PyObject* wrap(PyObject* source, const DLTensor& t, bool readonly, Ref owner) {
     return raise(Err::dtype,
                  t.dtype.code == kComplex ? "pass x.real and x.imag as two arguments"
                                           : "convert it to float32 or another supported dtype",
-                 "unsupported dtype %s%d (lanes %d) of a %s",
-                 t.dtype.code < 7 ? kNames[t.dtype.code] : "code", t.dtype.bits, t.dtype.lanes,
-                 Py_TYPE(source)->tp_name);
+                 "expected a supported dtype, got a %s of %s%d%s", Py_TYPE(source)->tp_name,
+                 t.dtype.code < 7 ? kNames[t.dtype.code] : "an unknown kind of dtype, bits ",
+                 t.dtype.bits, t.dtype.lanes == 1 ? "" : " in packs of several");
   }
   if (t.ndim < 0 || t.ndim > kMaxRank) {
     return raise(Err::shape, "reshape it to at most 16 axes", "expected rank <= 16, got rank %d",
@@ -264,10 +264,22 @@ PyObject* wrap_versioned(PyObject* o, DLManagedTensorVersioned* m, bool writable
   }
   const bool readonly = (m->flags & kReadOnly) != 0;
   if (readonly && writable) {
-    return raise(Err::readonly, "pass a writable array", "out: the %s is read-only",
+    return raise(Err::readonly, "pass a writable array", "the %s is read-only",
                  Py_TYPE(o)->tp_name);
   }
   return wrap(o, m->dl_tensor, readonly, std::move(owner));
+}
+
+// The class whose export is used: a user's subclass of a library's tensor gives that library's.
+PyObject* exporter_of(PyObject* o) {
+  PyObject* mro = Py_TYPE(o)->tp_mro;
+  for (Py_ssize_t i = 0; mro && i < PyTuple_GET_SIZE(mro); i++) {
+    PyObject* cls = PyTuple_GET_ITEM(mro, i);
+    Ref dict(PyObject_GetAttrString(cls, "__dict__"));
+    if (dict && PyMapping_HasKeyString(dict.get(), "__dlpack__")) return cls;
+    PyErr_Clear();
+  }
+  return reinterpret_cast<PyObject*>(Py_TYPE(o));
 }
 
 }  // namespace
@@ -303,7 +315,7 @@ PyObject* array_from_dlpack(PyObject* o, bool writable) {
 }
 
 PyObject* library_of(PyObject* o) {
-  Ref module(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(o)), "__module__"));
+  Ref module(PyObject_GetAttrString(exporter_of(o), "__module__"));
   if (!module) return nullptr;
   if (!PyUnicode_Check(module.get())) return PyUnicode_FromString("unknown");
   const Py_ssize_t n = PyUnicode_GET_LENGTH(module.get());

@@ -69,6 +69,27 @@ PyObject* raise(Err kind, const char* fix, const char* format, ...) {
   return nullptr;
 }
 
+void raise_at(PyObject* frontend, const char* parameter) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  bool ours = false;
+  for (const PyObject* cls : g_classes) ours |= cls && cls == type;
+  Ref text(ours && value ? PyObject_Str(value) : nullptr);
+  Ref name(text && parameter ? function_name(frontend) : nullptr);
+  PyObject* longer = nullptr;
+  if (name) {
+    longer = PyUnicode_FromFormat("%U(): argument '%s': %U", name.get(), parameter, text.get());
+  } else if (text) {
+    longer = PyUnicode_FromFormat("out: %U", text.get());
+  }
+  if (longer) {
+    Py_SETREF(value, longer);
+  } else {
+    PyErr_Clear();
+  }
+  PyErr_Restore(type, value, traceback);
+}
+
 void raise_current() {
   try {
     throw;

@@ -31,6 +31,10 @@ PyObject* error_class(Err kind);
 // PyUnicode_FromFormat's. A fix, when given, becomes the sentence "how to fix: ...".
 PyObject* raise(Err kind, const char* fix, const char* format, ...);
 
+// Puts "f(): argument 'x': " before the message of the error that is set, if raise() made it;
+// without a parameter's name, "out: ".
+void raise_at(PyObject* frontend, const char* parameter);
+
 // Turns the C++ exception being handled into a Python one; call it inside `catch (...)`.
 void raise_current();
 

@@ -212,8 +212,8 @@ int is_enum(PyObject* o) {
 Bound add_foreign(Compiled* self, CallArgs& call, PyObject* o) {
   PyObject* array = array_from_dlpack(o, false);
   if (!array) {
-    if (PyErr_Occurred()) return Bound::error;
-    return refuse_type(self, call, "pass np.asarray(x)", "cannot use an object of type ", o);
+    raise_at(self->frontend, param_name(self, call.param));
+    return Bound::error;
   }
   call.keep(array);
   if (!call.foreign && !(call.foreign = library_of(o))) return Bound::error;

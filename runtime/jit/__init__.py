@@ -101,12 +101,17 @@ def _identify(folder: str, tried: list[str]) -> Compiler | None:
 
 
 def _not_found(tried: list[str]) -> ToolchainNotFound:
-    lines = "".join(f"\n  tried {line}" for line in tried)
+    lines = "".join(f"\n  tried {_short(line, 500)}" for line in tried)
     setting = "OPKILN_CXX or CXX" if config.cxx is not None else "PATH"
+    path = _short(os.environ.get("PATH", ""), 200)
     return ToolchainNotFound(
-        f"no working C++ compiler (from {setting}, PATH={os.environ.get('PATH', '')!r}){lines}",
+        f"no working C++ compiler (from {setting}, PATH={path!r}){lines}",
         fix=toolchain.HOW_TO_INSTALL,
     )
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 # ---- the door ----

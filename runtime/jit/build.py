@@ -18,13 +18,16 @@ from opkiln.runtime.errors import (
     CompileTimeout,
     NotYet,
     ToolchainNotFound,
+    warn,
 )
 from opkiln.runtime.jit import spawn, store
+from opkiln.runtime.jit.descriptors import WRITE, open_file, open_pipe
 from opkiln.runtime.jit.load import look_up, open_library
 from opkiln.runtime.jit.lock import ProcessLock
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+    from io import FileIO
 
     from opkiln.runtime.jit.flags import Flags
     from opkiln.runtime.jit.load import Opened, Order
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
 _SHOWN_LINES = 50
 _SHOWN_BYTES = 64 * 1024
+_KEPT_FAILURES = 32  # per directory; those older than a day go in any case
 
 # How often each way was taken in this process; "direct_failed" must stay 0 on a healthy machine.
 counters = {"direct": 0, "driver": 0, "direct_failed": 0}
@@ -47,7 +51,7 @@ def build(order: Order) -> tuple[Opened, str]:
     store.make_folder(entry.folder)
 
     def tell(holder: str) -> None:
-        store.warn(
+        warn(
             f"waiting for {holder}, which builds {entry.name} too; "
             f"after {config.lock_wait:g} s (OPKILN_LOCK_WAIT) it is built here as well"
         )
@@ -157,26 +161,19 @@ def _direct_steps(compiler: Compiler, flags: Flags, source: str, library: str) -
     ]
 
 
-@contextlib.contextmanager
-def _log_file(path: str) -> Generator[int]:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def _open_log(path: str) -> FileIO:
+    return open_file(path, WRITE | os.O_APPEND)
 
 
 def _run_direct(steps: list[list[str]], log: str, deadline: float) -> list[int]:
     """cc1plus | as, then ld: what the driver does, without the driver and its library search."""
-    with _log_file(log) as out:
+    with _open_log(log) as file:
+        out = file.fileno()
         with spawn.Job() as job:
-            read, write = os.pipe()
-            try:
-                job.start(steps[0], stdin=None, stdout=write, stderr=out)
-                job.start(steps[1], stdin=read, stdout=out, stderr=out)
-            finally:
-                os.close(read)
-                os.close(write)
+            read, write = open_pipe()
+            with read, write:
+                job.start(steps[0], stdin=None, stdout=write.fileno(), stderr=out)
+                job.start(steps[1], stdin=read.fileno(), stdout=out, stderr=out)
             codes = job.wait(deadline)
         if codes != [0, 0]:
             return codes
@@ -191,7 +188,8 @@ def run_logged(command: list[str], log: str, deadline: float) -> int:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(log)
     try:
-        with _log_file(log) as out:
+        with _open_log(log) as file:
+            out = file.fileno()
             return spawn.run(command, stdout=out, stderr=out, deadline=deadline)
     except spawn.OutOfTime:
         raise _timeout([command], log) from None
@@ -239,6 +237,7 @@ def _keep(private: str) -> str:
     kept = f"{folder}/.failed-{name.removeprefix('.build-').rsplit('-', 2)[0]}"
     try:
         store.remove(kept)
+        store.keep_newest(folder, ".failed-", _KEPT_FAILURES - 1)
         os.rename(private, kept)
     except OSError:
         return private

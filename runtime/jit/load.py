@@ -9,7 +9,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from opkiln.runtime.errors import LoadFailed, SymbolMissing
+from opkiln.runtime.errors import LoadFailed, SymbolMissing, warn
 from opkiln.runtime.jit import store
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def look_up(order: Order, *, heal: bool) -> Opened | None:
     with contextlib.suppress(OSError):
         store.discard(order.entry)
     first = reason.splitlines()[0]
-    store.warn(f"cached kernel {order.entry.path} is not usable and is built again: {first}")
+    warn(f"cached kernel {order.entry.path} is not usable and is built again: {first}")
     return None
 
 

@@ -3,6 +3,8 @@
 flock on a file: the kernel releases it when the holder ends in whatever way, so a left-over file
 means nothing. The lock only saves work, entries are whole without it; so where it cannot be had
 (strange file systems, a directory in the way, a holder that takes too long) the caller goes on.
+The lock belongs to the open file, which a forked child shares: the child closes its copy (a hook in
+`descriptors`), and the holder unlocks in words instead of only closing its own.
 `filelock` is not used: importing it takes 36 ms, more than a whole build, and its Unix lock falls
 back to a lock file whose mere existence blocks others.
 """
@@ -14,8 +16,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from opkiln.runtime.jit.descriptors import open_unshared
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import FileIO
 
 MESSAGE_AFTER = 5.0  # seconds
 
@@ -25,11 +30,16 @@ class ProcessLock:
 
     def __init__(self, path: str, wait: float, on_slow: Callable[[str], None]) -> None:
         """Wait at most `wait` seconds; `on_slow(holder)` is called once after five."""
-        self.held = False
+        self._locked = False
         self._path = path
         self._wait = wait
         self._on_slow = on_slow
-        self._descriptor = -1
+        self._file: FileIO | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this process has the lock; a forked child never has its parent's."""
+        return self._locked and not self._lost()
 
     def __enter__(self) -> ProcessLock:
         """Acquire, or give up with `held` False."""
@@ -63,41 +73,51 @@ class ProcessLock:
         import fcntl
 
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        if self._descriptor < 0:
-            self._descriptor = os.open(self._path, flags, 0o600)
+        if self._file is None or self._lost():
+            self._file = open_unshared(self._path, flags)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             return False
-        self.held = self._still_there()
-        if self.held:
-            self._sign()
+        self._locked = self._still_there(self._file.fileno())
+        if self._locked:
+            self._sign(self._file.fileno())
         else:
             self._close()  # the former holder removed this file: lock the one that is there now
-        return self.held
+        return self._locked
 
-    def _still_there(self) -> bool:
+    def _lost(self) -> bool:
+        """Whether this is a forked child's copy of its parent's lock."""
+        return self._file is not None and self._file.closed
+
+    def _still_there(self, descriptor: int) -> bool:
         try:
-            mine, there = os.fstat(self._descriptor), os.lstat(self._path)
+            mine, there = os.fstat(descriptor), os.lstat(self._path)
         except FileNotFoundError:
             return False
         return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
-    def _sign(self) -> None:
+    @staticmethod
+    def _sign(descriptor: int) -> None:
         # For the message of others only; nobody decides by it.
         with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"pid {os.getpid()} on {os.uname().nodename}".encode(), 0)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"pid {os.getpid()} on {os.uname().nodename}".encode(), 0)
 
     def _holder(self) -> str:
-        try:
-            text = os.pread(self._descriptor, 200, 0).decode("utf-8", "replace").strip()
-        except OSError:
-            text = ""
+        text = ""
+        if self._file is not None:
+            with contextlib.suppress(OSError, ValueError):
+                text = os.pread(self._file.fileno(), 200, 0).decode("utf-8", "replace").strip()
         return text if text.isprintable() and text else "another process"
 
     def _close(self) -> None:
-        self.held = False
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+        self._locked = False
+        file, self._file = self._file, None
+        if file is None or file.closed:
+            return
+        with contextlib.suppress(OSError, ImportError):
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing alone would leave it to a copy elsewhere
+        file.close()

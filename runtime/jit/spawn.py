@@ -8,13 +8,18 @@ so a time limit or Ctrl-C ends all of them, grandchildren included.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
+import weakref
 from typing import TYPE_CHECKING
 
+from opkiln.runtime.jit.descriptors import owned
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+    from io import FileIO
 
 # Variables that would change what a compiler reads or writes behind the key's back.
 _DROPPED = frozenset(
@@ -28,6 +33,7 @@ _DROPPED = frozenset(
 # The exit code of a child that someone else has waited for (the host program ignores SIGCHLD, or
 # waits for any child): its outputs must decide.
 UNKNOWN = 1000
+_LOST = -1  # its wait status
 
 
 class OutOfTime(Exception):
@@ -51,74 +57,67 @@ def environment() -> dict[str, str]:
 
 
 class Job:
-    """One or more children in one process group; a context manager that leaves none alive."""
+    """One or more children in one process group; a context manager that leaves none alive.
+
+    Each is waited for in whatever way the block ends. Ctrl-C can come between a system call and the
+    assignment of its result, so what a call returns goes into its container in the same step.
+    """
 
     def __init__(self) -> None:
         """Start with no children."""
-        self._group = 0
-        self._running: dict[int, int] = {}  # pid -> position in `statuses`
-        self.statuses: list[int] = []
+        self._pids: list[int] = []
+        self._ended: dict[int, int] = {}  # pid -> wait status; 0 holds nothing of interest
+        self._owner = os.getpid()
+        # For the rare case that Ctrl-C comes in place of `__exit__`, and for an interpreter that
+        # ends below a thread. Not __del__: it would run each time, and could swallow a Ctrl-C.
+        self._at_last = weakref.finalize(self, _end, self._owner, self._pids, self._ended)
 
     def start(self, command: Sequence[str], *, stdin: int | None, stdout: int, stderr: int) -> None:
         """Start one child; descriptors are the parent's, stdin None is /dev/null."""
         actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
-        copies: list[int] = []
+        copies: list[FileIO] = []
         if stdin is None:
             actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
         for source, target in ((stdin, 0), (stdout, 1), (stderr, 2)):
             if source is not None:
                 actions.append((os.POSIX_SPAWN_DUP2, _above_standard(source, copies), target))
+        spawn = functools.partial(
+            os.posix_spawn,
+            file_actions=actions,
+            setpgroup=self._pids[0] if self._pids else 0,
+            setsigmask=(),
+            setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM),
+        )
         try:
-            pid = os.posix_spawn(
-                command[0],
-                list(command),
-                environment(),
-                file_actions=actions,
-                setpgroup=self._group,
-                setsigmask=(),
-                setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM),
-            )
+            self._pids.extend(map(spawn, [command[0]], [list(command)], [environment()]))
         except OSError as error:
             raise NotStarted(command[0], error) from None
         finally:
             for copy in copies:
-                os.close(copy)
-        self._group = self._group or pid
-        self._running[pid] = len(self.statuses)
-        self.statuses.append(-1)
+                copy.close()
 
     def wait(self, deadline: float) -> list[int]:
         """Wait for all children; return exit codes (negative: signal) or raise OutOfTime."""
-        for pid in list(self._running):
+        for pid in self._pids:
             self._wait_one(pid, deadline)
-        return self.statuses
+        return [_exit_code(self._ended[pid]) for pid in self._pids]
 
     def _wait_one(self, pid: int, deadline: float) -> None:
-        ready = _waiter(pid)
+        file = _pidfd(pid)
         try:
             pause = 0.0005
-            while not self._reap(pid, os.WNOHANG):
+            while not _reap(pid, os.WNOHANG, self._ended):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise OutOfTime
-                if ready is not None:
-                    ready(min(left, 3600.0))
+                if file is not None:
+                    _sleep_until_ready(file, min(left, 3600.0))
                 else:
                     time.sleep(min(pause, left))
                     pause = min(pause * 1.5, 0.02)
         finally:
-            if ready is not None:
-                ready(-1.0)
-
-    def _reap(self, pid: int, options: int) -> bool:
-        try:
-            done, status = os.waitpid(pid, options)
-        except ChildProcessError:
-            self.statuses[self._running.pop(pid)] = UNKNOWN
-            return True
-        if done:
-            self.statuses[self._running.pop(pid)] = os.waitstatus_to_exitcode(status)
-        return bool(done)
+            if file is not None:
+                file.close()
 
     def __enter__(self) -> Job:
         """Nothing to do: children start by `start`."""
@@ -126,46 +125,65 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         """End whatever still runs, at once and with its whole group."""
-        if not self._running:
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._group, signal.SIGKILL)
-        for pid in self._running:  # not reaped, so the number cannot belong to anyone else
+        state = self._owner, self._pids, self._ended
+        try:
+            _end(*state)
+        except BaseException:  # Ctrl-C once more: what is left is still ended first
+            _end(*state)
+            raise
+        self._at_last.detach()
+
+
+def _end(owner: int, pids: list[int], ended: dict[int, int]) -> None:
+    running = [pid for pid in pids if pid not in ended]
+    if not running or os.getpid() != owner:  # in a forked child they are not ours
+        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pids[0], signal.SIGKILL)
+    for pid in running:  # not reaped, so the number cannot belong to anyone else
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        for pid in list(self._running):
-            self._reap(pid, 0)
+    for pid in running:
+        _reap(pid, 0, ended)
 
 
-def _above_standard(descriptor: int, copies: list[int]) -> int:
+def _reap(pid: int, options: int, ended: dict[int, int]) -> bool:
+    """Whether the child has ended; with options 0, wait for that."""
+    if pid not in ended:
+        try:
+            ended.update(map(os.waitpid, [pid], [options]))
+        except ChildProcessError:
+            ended[pid] = _LOST
+    return pid in ended
+
+
+def _exit_code(status: int) -> int:
+    return UNKNOWN if status == _LOST else os.waitstatus_to_exitcode(status)
+
+
+def _above_standard(descriptor: int, copies: list[FileIO]) -> int:
     """A descriptor above 2, so that setting up one of a child's first three spoils no other."""
     if descriptor > 2:
         return descriptor
     import fcntl
 
-    copies.append(fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3))
-    return copies[-1]
+    copies.append(owned(fcntl.fcntl, descriptor, fcntl.F_DUPFD_CLOEXEC, 3))
+    return copies[-1].fileno()
 
 
-def _waiter(pid: int) -> Callable[[float], None] | None:
-    """Return a function that sleeps until the child ends or so many seconds pass; -1 closes it."""
-    if not hasattr(os, "pidfd_open"):
-        return None
+def _pidfd(pid: int) -> FileIO | None:
+    """A file that becomes readable when the child ends, where the system has that."""
+    with contextlib.suppress(OSError, AttributeError):
+        return owned(os.pidfd_open, pid)
+    return None
+
+
+def _sleep_until_ready(file: FileIO, seconds: float) -> None:
     import select
 
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:
-        return None
     poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-
-    def wait(seconds: float) -> None:
-        if seconds < 0:
-            os.close(descriptor)
-        else:
-            poll.poll(seconds * 1000 + 1)
-
-    return wait
+    poll.register(file, select.POLLIN)
+    poll.poll(seconds * 1000 + 1)
 
 
 def run(command: Sequence[str], *, stdout: int, stderr: int, deadline: float) -> int:

@@ -16,7 +16,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from opkiln.runtime.config import config
-from opkiln.runtime.errors import CacheError, NotYet, OpkilnWarning
+from opkiln.runtime.errors import CacheError, NotYet, warn
+from opkiln.runtime.jit.descriptors import READ, WRITE, open_file
 from opkiln.runtime.jit.record import Record, render
 from opkiln.runtime.key import sha256
 
@@ -29,25 +30,10 @@ SCHEMA = "artifact-1"
 MANIFEST = "manifest.json"
 SOURCE, LIBRARY, LOG = "kernel.cpp", "kernel.so", "build.log"
 FILES = (SOURCE, LIBRARY, LOG)
-_RUNTIME = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _DAY = 86400.0
 _TOUCH = 3600.0
 _MAX_FILE = 2**30
 FIX = "set OPKILN_CACHE_DIR to a directory of your own, on a disk that allows programs"
-
-
-def warn(message: str) -> None:
-    """Tell the user: a Python warning at their line, and a log line where logging is set up."""
-    import inspect
-    import warnings
-
-    logging = sys.modules.get("logging")
-    if logging is not None and logging.getLogger("opkiln").hasHandlers():
-        logging.getLogger("opkiln").warning("%s", message)
-    level, frame = 1, inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_RUNTIME):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(f"opkiln: {message}", OpkilnWarning, stacklevel=level)
 
 
 # ---- the root directory ----
@@ -159,8 +145,8 @@ def use_temporary_root(reason: str) -> bool:
 
 def read_owned(path: str) -> bytes:
     """Read a regular file that belongs to us; links and foreign files raise ValueError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
+    with open_file(path, READ | os.O_NOFOLLOW | os.O_NONBLOCK) as file:
+        descriptor = file.fileno()
         status = os.fstat(descriptor)
         problem = _distrust(status, directory=False)
         if problem or status.st_size > _MAX_FILE:
@@ -173,20 +159,14 @@ def read_owned(path: str) -> bytes:
                 break
             data += more
         return data
-    finally:
-        os.close(descriptor)
 
 
 def write_file(path: str, data: bytes) -> None:
     """Write a new file completely."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(path, flags, 0o600)
-    try:
+    with open_file(path, WRITE | os.O_TRUNC | os.O_NOFOLLOW) as file:
         view = memoryview(data)
         while view:
-            view = view[os.write(descriptor, view) :]
-    finally:
-        os.close(descriptor)
+            view = view[os.write(file.fileno(), view) :]
 
 
 def write_whole(path: str, data: bytes) -> None:
@@ -229,12 +209,8 @@ def make_folder(path: str) -> str:
 def sync(*paths: str) -> None:
     """Make files durable, where the system can."""
     for path in paths:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        with contextlib.suppress(OSError), open_file(path, READ) as file:
+            os.fsync(file)
 
 
 def remove(path: str) -> None:
@@ -436,3 +412,14 @@ def sweep(folder: str) -> None:
             private = entry.name.startswith((".build-", ".trash-", ".failed-", ".lock-"))
             if private and entry.stat(follow_symlinks=False).st_mtime < limit:
                 remove(entry.path)
+
+
+def keep_newest(folder: str, prefix: str, count: int) -> None:
+    """Remove the oldest of the directories of this prefix beyond `count`."""
+    found: list[tuple[float, str]] = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(prefix):
+                found.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
+    for _, path in sorted(found)[: max(len(found) - count, 0)]:
+        remove(path)

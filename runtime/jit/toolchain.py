@@ -18,6 +18,7 @@ from opkiln.runtime.config import config
 from opkiln.runtime.errors import CompileTimeout, ToolchainNotFound
 from opkiln.runtime.jit import flags as flag_groups
 from opkiln.runtime.jit import store
+from opkiln.runtime.jit.descriptors import READ, open_file, owned
 from opkiln.runtime.jit.record import Record, render
 from opkiln.runtime.key import KeyParts, sha256
 
@@ -151,11 +152,8 @@ def _cpu() -> str:
     """What tells this machine's CPU from another that shares the cache directory."""
     facts = [os.uname().machine if hasattr(os, "uname") else sys.platform]
     try:
-        descriptor = os.open("/proc/cpuinfo", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            text = os.read(descriptor, 8192).split(b"\n\n")[0]
-        finally:
-            os.close(descriptor)
+        with open_file("/proc/cpuinfo", READ) as file:
+            text = os.read(file.fileno(), 8192).split(b"\n\n")[0]
         keep = (b"vendor_id", b"cpu family", b"model", b"stepping", b"flags", b"Features", b"CPU ")
         facts += [line.decode() for line in text.splitlines() if line.startswith(keep)]
     except OSError:
@@ -288,7 +286,7 @@ def _ask(request: Request, arch: tuple[str, ...]) -> tuple[str, str, str, int]:
 
 def _scratch() -> Any:
     with contextlib.suppress(OSError, AttributeError):
-        return open(os.memfd_create("opkiln"), "w+b")
+        return owned(os.memfd_create, "opkiln")
     import tempfile
 
     return tempfile.TemporaryFile()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
@@ -182,13 +181,13 @@ def reduce(name: str, x: Any, axis: Any, keepdims: Any, dtype: DT | None = None)
     axes: tuple[int, ...]
     if axis is None:
         axes = tuple(range(node.rank))
-    elif not node.rank and axis in (0, -1):
+    elif not node.rank and type(axis) is int and axis in (0, -1):
         axes = ()  # NumPy lets a 0-d array be reduced over its only imaginable axis
     else:
-        axes = tuple(sorted(views.many_axes(axis, node.rank)))
+        axes = tuple(sorted(views.many_axes(axis, node.rank, bools=False, lists=False)))
     row = REDUCTIONS[name]
     into = row.accumulate(node.dtype) if dtype is None else dtype
-    keep = bool(keepdims) and keepdims is not NO_VALUE
+    keep = keepdims is not NO_VALUE and bool(views.whole(keepdims, "keepdims", "pass a bool"))
     operand_node = cast(session, node, into)
     if axes and into == BOOL:  # any(), for both rows; of nothing it is False for a sum
         wide = UINT8 if name == "max" else INT64
@@ -258,7 +257,7 @@ def _clip(
 
 def _round(a: Any, decimals: Any = 0, out: Any = None) -> Any:
     _no_extras("round", out=out)
-    digits = operator.index(decimals)
+    digits = views.whole(decimals, "decimals", "pass an int")
     kind = a.dtype.kind
     if kind in "iu":
         if digits < 0:

@@ -21,6 +21,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, np.generic)
 
 
+_MAKES_ARRAY = "np.asarray, np.full, np.arange or another function that makes a real array of"
+
+
 class NotYetScalar(TraceError, NotYet):
     """Arithmetic of scalar arguments that has no native counterpart yet."""
 
@@ -92,17 +95,22 @@ class HostTracer(Operators, HostValue):
     def __ceil__(self) -> int:
         return math.ceil(self.pinned("ceil() of", f"write np.ceil({self.label})"))
 
+    def __str__(self) -> str:
+        """The number of a size; a description of a scalar argument, so that it can be printed."""
+        return str(self.pinned()) if self.is_size else repr(self)
+
     def __format__(self, spec: str) -> str:
-        return format(self.pinned("formatting of"), spec) if spec else repr(self)
+        return format(self.pinned("formatting of"), spec) if spec else str(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        fix = "leave np.asarray out: NumPy functions take the number"
+        fix = (
+            f"leave np.asarray out, since NumPy functions take the number (and write "
+            f"np.full_like(x, {self.label}) for np.full)"
+        )
         if self.label.endswith("]"):
             whole = self.label.split("[", maxsplit=1)[0]
             fix = f"pass np.asarray({whole}) as the argument in place of the list"
-        return np.asarray(
-            self.pinned("np.asarray, or a function that needs a real array, on", fix), dtype
-        )
+        return np.asarray(self.pinned(_MAKES_ARRAY, fix), dtype)
 
     def __getattr__(self, name: str) -> Any:
         """What Python's own numbers have; nothing of an array.
@@ -146,6 +154,12 @@ class HostTracer(Operators, HostValue):
         return _host(self.session, "abs", self)
 
     def __invert__(self) -> Any:
+        if self.node.dtype is float:
+            raise failure(
+                TraceError,
+                f"bad operand type for unary ~: {self.label} is a float",
+                fix="use ~ on integers, and np.logical_not for truth values",
+            )
         return -1 - self
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from opkiln.ops import primitives as p
-from opkiln.runtime.errors import AxisError, NotYet, ShapeError, TraceError
+from opkiln.runtime.errors import AxisError, NotYet, OpkilnError, ShapeError, TraceError
 from opkiln.runtime.graph import Node, const_value, host_const
 from opkiln.runtime.trace.promote import BROADCAST, elementwise_operand, session_of
 from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, is_a
@@ -30,29 +30,42 @@ def items(value: Any) -> tuple[Any, ...]:
     return tuple(value) if is_a(value, tuple, list) else (value,)
 
 
-def one_axis(axis: Any, rank: int) -> int:
+def whole(value: Any, what: str, fix: str, *, bools: bool = True) -> int:
+    """An argument that must be an integer; `bools` says whether NumPy takes True for one here.
+
+    Raises:
+        TraceError: it is none, or a scalar argument, whose value is not fixed.
+    """
+    if is_a(value, bool, np.bool_) and not bools:
+        raise failure(TraceError, f"{what}: an integer is required, got {value}", fix=fix)
+    try:
+        return operator.index(value)
+    except OpkilnError:  # it says already what to do
+        raise
+    except TypeError as error:
+        raise failure(TraceError, f"{what}: {error}", fix=fix) from None
+
+
+def one_axis(axis: Any, rank: int, *, bools: bool = True) -> int:
     """A non-negative axis.
 
     Raises:
         AxisError: out of bounds. TraceError: not an integer.
     """
-    try:
-        index = operator.index(axis)
-    except TypeError as error:
-        raise failure(TraceError, f"axis: {error}", fix="pass an int or a tuple of ints") from None
+    index = whole(axis, "axis", "pass an int or a tuple of ints", bools=bools)
     if not -rank <= index < rank:
         raise failure(AxisError, f"axis {index} is out of bounds for array of dimension {rank}")
     return index % rank
 
 
-def many_axes(axes: Any, rank: int) -> tuple[int, ...]:
+def many_axes(axes: Any, rank: int, *, bools: bool = True, lists: bool = True) -> tuple[int, ...]:
     """Non-negative axes in the order given.
 
     Raises:
-        AxisError: out of bounds or repeated.
+        AxisError: out of bounds or repeated. TraceError: not integers, or in a list if not `lists`.
     """
-    given = items(axes)
-    found = tuple(one_axis(a, rank) for a in given)
+    given = items(axes) if lists or not is_a(axes, list) else (axes,)
+    found = tuple(one_axis(a, rank, bools=bools) for a in given)
     if len(set(found)) != len(found):
         raise failure(AxisError, "duplicate value in 'axis'")
     return found
@@ -64,7 +77,7 @@ def transpose(x: Any, axes: Any = None) -> Any:
     if axes is None:
         perm = tuple(reversed(range(rank)))
     else:
-        perm = many_axes(axes, rank)
+        perm = many_axes(axes, rank, bools=False)
         if len(perm) != rank:
             raise failure(ShapeError, f"axes {tuple(axes)} don't match an array of rank {rank}")
     return permuted(x, perm)
@@ -130,7 +143,7 @@ def expanded(x: Any, axes: tuple[int, ...]) -> Any:
 def squeeze(a: Any, axis: Any = None) -> Any:
     """np.squeeze, of axes that are known to have length 1 because they were made so."""
     known = [i for i, d in enumerate(a.node.shape) if const_value(d) == 1]
-    axes = tuple(known) if axis is None else many_axes(axis, a.ndim)
+    axes = tuple(known) if axis is None else many_axes(axis, a.ndim, bools=False, lists=False)
     if axis is None and len(known) != a.ndim:
         raise failure(
             NotYet,
@@ -175,12 +188,7 @@ def extents(session: Session, shape: Any) -> tuple[Node, ...]:
                 )
             result.append(extent.node)
             continue
-        try:
-            value = operator.index(extent)
-        except TypeError as error:
-            raise failure(
-                TraceError, f"shape: {error}", fix="pass ints or sizes such as x.shape[0]"
-            ) from None
+        value = whole(extent, "shape", "pass ints or sizes such as x.shape[0]", bools=False)
         if value < 0:
             raise failure(ShapeError, "all elements of broadcast shape must be non-negative")
         result.append(host_const(value))
