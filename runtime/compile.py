@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakSet
 
@@ -24,7 +24,6 @@ from opkiln.runtime.errors import (
     OpkilnWarning,
     ShapeError,
     ToolchainNotFound,
-    TraceError,
 )
 from opkiln.runtime.executor import apply_limits, counters, totals
 from opkiln.runtime.graph import Graph
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from opkiln.runtime.options import Keywords
+
+SIGNATURES = 4096  # records that one function remembers for other threads
 
 Array = np.ndarray[Any, np.dtype[Any]]
 P = ParamSpec("P")
@@ -131,12 +132,9 @@ class Plain(Generic[P, R]):
         arrays = _arrays_in(result)
         if len(targets) != len(arrays):
             raise ShapeError(
-                f"out: expected one entry per array result, {len(arrays)}, got {len(targets)}"
+                f"out: expected {len(arrays)} entries, one per array, got {len(targets)}"
             )
-        for value, target in zip(arrays, targets, strict=True):
-            if target is not None:
-                np.copyto(np.asarray(target), value, casting="same_kind")
-        return out
+        return _stored(result, iter(targets))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind as a method."""
@@ -182,6 +180,23 @@ def _arrays_in(result: Any) -> list[Any]:
         case _:
             return [result] if hasattr(result, "__array__") else []
     return [array for item in items for array in _arrays_in(item)]
+
+
+def _stored(result: Any, targets: Iterator[Any]) -> Any:
+    """The result with each array copied into the next target, unless that is None."""
+    match result:
+        case tuple() | list():
+            items = cast("Iterable[object]", result)
+            return type(result)(_stored(item, targets) for item in items)
+        case dict():
+            entries = cast("dict[object, object]", result)
+            return {key: _stored(item, targets) for key, item in entries.items()}
+        case _:
+            target = next(targets) if hasattr(result, "__array__") else None
+            if target is None:
+                return result
+            np.copyto(np.asarray(target), result, casting="same_kind")
+            return target
 
 
 def _with_slots(tree: Any, slots: tuple[int, ...]) -> Any:
@@ -239,7 +254,7 @@ class Function(Generic[P, R]):
         key = (
             _frozen(tree),
             kinds,
-            tuple(_leaf_key(v, k) for v, k in zip(leaves, kinds, strict=True)),
+            tuple(self._leaf_key(v, k) for v, k in zip(leaves, kinds, strict=True)),
         )
         arrays = [v for v, k in zip(leaves, kinds, strict=True) if k == "a"]
         with self._lock:
@@ -259,7 +274,15 @@ class Function(Generic[P, R]):
             self.native._count("programs", int(new))
             record = Record(traced, program, kinds)
             self._records.setdefault(key, []).append(record)
+            if len(self._records) > SIGNATURES:  # the native side still holds those it uses
+                self._records.pop(next(iter(self._records)))
             return record
+
+    def _leaf_key(self, value: Any, kind: str) -> Any:
+        """What a leaf adds to the signature: dtype and rank, a static value's id, or its kind."""
+        if kind == "a":
+            return value.dtype.num, value.ndim
+        return self.native._static_id(value) if kind == "s" else kind
 
     def build(self, record: Record, requests: list[Request]) -> None:
         """Make the requested kernels callable; without a compiler mark the plan as interpreted."""
@@ -280,23 +303,15 @@ class Function(Generic[P, R]):
         return tuple(dict(zip(record.program.lowered.slots, values, strict=True)).values())
 
     def inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Called while another function is traced: this one becomes part of it.
-
-        Raises:
-            TraceError: the call has `out=`, which has no meaning inside a trace.
-        """
-        if "out" in kwargs and "out" not in self.signature.parameters:
-            raise TraceError(
-                f"{self.name}: out= inside a compiled function",
-                fix="use the returned value instead",
-            )
+        """Called while another function is traced: this one becomes part of it."""
         return self.fn(*args, **kwargs)
 
     def export(self, module: str, array: Array) -> Any:
-        """A result as the kind of tensor that the arguments were."""
+        """A result as the kind of tensor that the arguments were, if their module takes DLPack."""
         import importlib
 
-        return importlib.import_module(module).from_dlpack(array)
+        from_dlpack = getattr(importlib.import_module(module), "from_dlpack", None)
+        return array if from_dlpack is None else from_dlpack(array)
 
     def host_error(self, record: Record, kind: str, register: int, values: tuple[int, ...]) -> None:
         """Raise what a failed size or scalar computation means, naming the user's line."""
@@ -446,10 +461,3 @@ def _frozen(tree: Any) -> Any:
             return ("dict", *((key, _frozen(item)) for key, item in entries.items()))
         case _:
             return tree
-
-
-def _leaf_key(value: Any, kind: str) -> Any:
-    if kind == "a":
-        return value.dtype.num, value.ndim
-    # repr tells -0.0 from 0.0 and makes NaN equal to itself; the type tells True from 1.
-    return (type(value), value, repr(value)) if kind == "s" else kind

@@ -117,6 +117,7 @@ def _text(value: object) -> str:
 
 
 _ROWS: dict[str, Setting[Any]] = {}
+_PREFIX = "OPKILN_"
 _OTHERS = frozenset(["OPKILN_SANITIZE"])  # read by the build of the native module
 _LOOKED = ""  # the key, which no field has, that says that `_look_round` is done
 
@@ -132,7 +133,7 @@ def _look_round(values: dict[str, Any]) -> None:
     unknown: list[str] = []
     for name in os.environ:
         text = os.environ.get(name, "").strip()
-        if not name.startswith("OPKILN_") or not text or name in _OTHERS:
+        if not name.startswith(_PREFIX) or not text or name in _OTHERS:
             continue
         row = known.get(name)
         if row is None:
@@ -143,10 +144,10 @@ def _look_round(values: dict[str, Any]) -> None:
     if unknown:
         import difflib
 
-        ours = [name for name in known if name.startswith("OPKILN_")]
-        near = [difflib.get_close_matches(name, ours, n=1, cutoff=0.5) for name in unknown]
+        ours = [name.removeprefix(_PREFIX) for name in known]
+        near = [difflib.get_close_matches(n.removeprefix(_PREFIX), ours, n=1) for n in unknown]
         shown = ", ".join(
-            f"{name} (did you mean {best[0]}?)" if best else name
+            f"{name} (did you mean {_PREFIX}{best[0]}?)" if best else name
             for name, best in zip(unknown, near, strict=True)
         )
         warn(f"no such setting in the environment: {shown}; ok.config lists all of them")

@@ -17,6 +17,7 @@ from opkiln.runtime.errors import (
     HostDivisionError,
     HostRangeError,
     IntegerPowerError,
+    NotYet,
     OpkilnError,
     ShapeError,
 )
@@ -36,6 +37,7 @@ def interpret(graph: Graph, arrays: Sequence[Any], weak: Sequence[Number] = ()) 
     Raises:
         ShapeError: operands do not broadcast, or a maximum has nothing to reduce.
         HostRangeError, HostDivisionError, IntegerPowerError: where NumPy or Python raise.
+        NotYet: Python's own result would be complex.
     """
     given = [np.asarray(a) for a in arrays]
     if len(given) != len(graph.inputs):
@@ -132,7 +134,10 @@ def _power(a: Number, b: Number) -> Number:
     except ZeroDivisionError:
         raise HostDivisionError(f"division by zero in scalar arithmetic: {a} ** {b}") from None
     if isinstance(result, complex):
-        raise IntegerPowerError(f"a negative number to a fractional power: {a} ** {b}")
+        raise NotYet(
+            f"a negative Python number to a fractional power: {a} ** {b} is complex, which is not "
+            f"supported yet"
+        )
     return float(result)
 
 

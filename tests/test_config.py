@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from opkiln.runtime.config import Config, config
-from opkiln.runtime.errors import ConfigError
+from opkiln.runtime.errors import ConfigError, OpkilnWarning
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +71,52 @@ def test_refused_with_the_variable_the_value_and_what_is_accepted(
     assert variable in message
     assert repr(text) in message
     assert vars(Config)[name].accepts in message
+
+
+@pytest.mark.parametrize("variable", ["OPKILN_NUM_THREADS", "OPKILN_POOL_CAP"])
+def test_a_bad_value_shows_at_the_first_use_of_any_setting(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "0")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"{variable}: expected a whole number from 1"):
+            _ = config.debug
+    monkeypatch.delenv(variable)
+    assert config.debug == 0
+
+
+def test_a_bad_value_that_an_assignment_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPKILN_NUM_THREADS", "0")
+    config.num_threads = 2
+    assert (config.debug, config.num_threads) == (0, 2)
+
+
+def test_unknown_variables_give_one_warning_with_the_nearest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPKILN_NUM_THREAD", "2")
+    monkeypatch.setenv("OPKILN_XYZZY_PLUGH", "2")
+    with pytest.warns(OpkilnWarning) as caught:
+        _ = config.debug, config.num_threads, repr(config)
+    assert len(caught) == 1
+    message = str(caught[0].message)
+    assert "OPKILN_NUM_THREAD (did you mean OPKILN_NUM_THREADS?)" in message
+    assert "OPKILN_XYZZY_PLUGH" in message
+    assert "OPKILN_XYZZY_PLUGH (did" not in message
+    assert caught[0].filename == __file__
+
+
+def test_settings_that_are_right_say_nothing(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    for row in Config.table():
+        for variable in row.variables:
+            monkeypatch.setenv(variable, {"cxx": "g++", "cache_dir": "/c"}.get(row.name, "1"))
+    monkeypatch.setenv("OPKILN_SANITIZE", "address")
+    monkeypatch.setenv("OPKILN_EMPTY", " ")
+    monkeypatch.setenv("OTHER_OPKILN_NAME", "1")
+    assert config.debug == 1
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("row", Config.table(), ids=lambda row: row.name)

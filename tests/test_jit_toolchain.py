@@ -116,6 +116,16 @@ def test_every_probe_is_listed(cache_dir: Path, tmp_path: Path) -> None:
     assert not list((cache_dir / "compilers").glob("*.json"))
 
 
+def test_E11_a_long_search_path_does_not_fill_the_message(cache_dir: Path) -> None:
+    report = child.run_child(PATH=":".join(f"/no/such/folder/{i}" for i in range(500)))
+    assert report["error"] == "ToolchainNotFound"
+    assert "/no/such/folder/0" in report["message"]
+    assert " characters)" in report["message"]
+    assert len(report["message"]) < 1200
+    report = child.run_child(OPKILN_CXX=f"/no/{'x' * 5000}", PATH="/bin")
+    assert len(report["message"]) < 1500
+
+
 def test_F063_a_replaced_compiler_is_asked_again(cache_dir: Path, tmp_path: Path) -> None:
     cxx = child.stub(tmp_path / "cxx", child.LOGGING)
     first = child.run_child(OPKILN_CXX=cxx)

@@ -6,6 +6,8 @@ import math
 import operator
 import re
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 from tests.tracing import A, check, refused, run, traced
 
 from opkiln.runtime.errors import NotYet, OpkilnError, TraceError
-from opkiln.runtime.trace import trace
+from opkiln.runtime.trace import Out, trace
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,79 @@ def test_bits(use: str) -> None:
     with refused_anywhere(NotYet, 'static="p1"'):
         run(lambda x, k: x * bits(x.shape[0], k), A, 3)
     check(lambda x, k: x * ~k, A, 3)
+
+
+COMPARE = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
+OTHERS = [
+    2, 3.0, 2.5, True, 1j, Fraction(2), Decimal(2), np.int8(2), np.float32(2), np.bool_(True),
+    None, "2", b"2", [2], (2,), {2: 2}, {2}, object(), range(2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("compare", COMPARE, ids=lambda fn: fn.__name__)
+def test_sizes_compare_as_pythons_numbers(compare: Callable[[Any, Any], Any]) -> None:
+    """Whatever the other operand is, on either side; pinned only where the answer needs it."""
+    for other in OTHERS:
+        for fn in (lambda x, o=other: compare(x.shape[0], o),
+                   lambda x, o=other: compare(o, x.shape[0])):  # fmt: skip
+            try:
+                expected = fn(A)
+            except TypeError:
+                with pytest.raises(TypeError):
+                    traced(lambda x, fn=fn: (fn(x), x), A)
+                continue
+            found = traced(lambda x, fn=fn: (fn(x), x), A)
+            if isinstance(found.out_tree[0], Out):  # a NumPy scalar on the left makes an array
+                check(lambda x, fn=fn: (fn(x), x), A)
+                continue
+            assert found.out_tree[0] == expected and type(found.out_tree[0]) is type(expected)
+            number = isinstance(other, (int, float, complex, Fraction, Decimal, np.generic))
+            assert found.pins == (((0, 0, 2),) if number else ())
+    with refused(TraceError, "int and str"):
+        run(lambda x: (x.shape[0] < "3", x), A)
+    check(lambda x: x if x.shape[0] > 0.5 else -x, A)
+    check(lambda x: x * (x.size == 6.0), A)
+    check(lambda x: np.clip(x.size, x, 7), A)
+
+
+def test_scalar_arguments_compare_as_numbers() -> None:
+    for compare in COMPARE:
+        for other in (2, 2.5, np.float32(3)):
+            check(lambda x, k, o=other, c=compare: x * c(k, o), A, 3)
+            check(lambda x, k, o=other, c=compare: x * c(o, k), A, 3)
+    assert traced(lambda x, k: (k == None, k != "a", k == [3], x), A, 3).out_tree[:3] == (  # noqa: E711
+        False, True, False,
+    )  # fmt: skip
+    with refused(NotYet, "complex"):
+        run(lambda x, k: x * (k == 1j), A, 3)
+
+
+def test_sequences_repeat_and_are_no_arrays() -> None:
+    for fn in (
+        lambda x: (x.size * [1, 2], [0] * x.shape[0], (3,) * x.shape[1], "a" * x.shape[0], x),
+        lambda x: (x.shape[0] * "a", b"a" * x.shape[0], x),
+    ):
+        check(fn, A)
+    assert traced(lambda x: ([0] * x.shape[0], x), A).pins == ((0, 0, 2),)
+    with refused_anywhere(TraceError, "repetition", 'static="p1"'):
+        run(lambda x, k: ([0] * k, x), A, 3)
+    for fn in (
+        lambda x: x.shape[0] + [1, 2, 3],
+        lambda x: [1, 2, 3] - x.shape[0],
+        lambda x: x.shape[0] & [1],
+        lambda x: x.shape[0] / 2 * [1],
+    ):
+        with pytest.raises(TypeError):
+            fn(A)
+        with pytest.raises(TraceError, match="unsupported operand types"):
+            run(fn, A)
+    with pytest.raises(TypeError):
+        run(lambda x: (x.shape[0] & 1.5, x), A)
+
+
+def test_a_complex_result_is_not_yet() -> None:
+    with refused_anywhere(NotYet, "complex"):
+        run(lambda x, k: x * k**0.5, A, -3.25)
 
 
 def test_attributes_are_those_of_pythons_numbers() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import numbers
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,7 @@ from opkiln.ops import primitives as p
 from opkiln.runtime.errors import HostRangeError, NotYet, TraceError
 from opkiln.runtime.graph import Node, const_value, host_const, size_text
 from opkiln.runtime.trace.promote import is_big, session_of
-from opkiln.runtime.trace.session import HostValue, Session, failure
+from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, is_a
 from opkiln.runtime.trace.tracer import CHOOSE, IF, MissingAttribute, Operators, call_row, wrap
 
 
@@ -204,16 +206,35 @@ def _host(session: Session, fn: str, *values: Any) -> Any:
     return wrap(session, session.make(p.HostOp(fn), *src))
 
 
+def _with_other(row: str, left: Any, right: Any) -> Any:
+    """A row of a symbolic number and something that is no Python number: what Python makes of it.
+
+    Raises:
+        TraceError: a sequence, which is an array for NumPy's functions but not for operators.
+    """
+    number, other = (left, right) if isinstance(left, HostTracer) else (right, left)
+    if not is_a(other, list, tuple, str, bytes, bytearray, dict, set):
+        return call_row(row, left, right)
+    if row == "multiply" and number.node.dtype is int and not is_a(other, dict, set):
+        return number.pinned("repetition of a list, tuple or text by") * other
+    kinds = [number.node.dtype if v is number else v.__class__ for v in (left, right)]
+    raise failure(
+        TraceError,
+        f"unsupported operand types for {row}: {kinds[0].__name__} and {kinds[1].__name__}",
+        fix="write np.asarray(...) around numbers that are meant as an array",
+    )
+
+
 def _host_op(fn: str, row: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
     def forward(self: Any, other: Any) -> Any:
         if isinstance(other, HostValue) or _is_number(other):
             return _host(self.session, fn, self, other)
-        return call_row(row, self, other)
+        return _with_other(row, self, other)
 
     def reflected(self: Any, other: Any) -> Any:
         if isinstance(other, HostValue) or _is_number(other):
             return _host(self.session, fn, other, self)
-        return call_row(row, other, self)
+        return _with_other(row, other, self)
 
     return forward, reflected
 
@@ -227,37 +248,45 @@ def _host_pow(self: Any, exponent: Any) -> Any:
 
 
 def _host_rpow(self: Any, base: Any) -> Any:
-    return (
-        _host(self.session, "pow", base, self)
-        if _is_number(base)
-        else Operators.__rpow__(self, base)
-    )
+    if _is_number(base):
+        return _host(self.session, "pow", base, self)
+    return Operators.__rpow__(self, base)
 
 
-def _host_bits(symbol: str, method: str) -> Callable[[Any, Any], Any]:
-    def bits(self: Any, other: Any) -> Any:
-        if not isinstance(other, HostTracer) and not _is_number(other):
-            return getattr(Operators, method)(self, other)
-        if not self.is_size or (isinstance(other, HostTracer) and not other.is_size):
-            source = other if self.is_size else self
-            raise source.session.scalar_failure(
-                source.node, f"{symbol} on", "use // and %", cls=NotYetScalar
-            )
-        concrete = other.pinned() if isinstance(other, HostTracer) else other
-        return getattr(self.pinned(), method)(concrete)
-
-    return bits
+def _concrete(value: Any) -> Any:
+    return value.pinned() if isinstance(value, HostTracer) else value
 
 
-def _host_compare(method: str, row: str) -> Callable[[Any, Any], Any]:
+def _host_bits(
+    symbol: str, row: str, fn: Callable[[Any, Any], Any]
+) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    def bits(left: Any, right: Any) -> Any:
+        for value in (left, right):
+            if not isinstance(value, HostTracer) and not _is_number(value):
+                return _with_other(row, left, right)
+        for value in (left, right):
+            if isinstance(value, HostTracer) and not value.is_size:
+                raise value.session.scalar_failure(
+                    value.node, f"{symbol} on", "use // and %", cls=NotYetScalar
+                )
+        return fn(_concrete(left), _concrete(right))
+
+    return bits, lambda self, other: bits(other, self)
+
+
+def _host_compare(row: str, fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Of sizes Python's answer now, which pins them; of a scalar argument a 0-d array."""
+
     def compare(self: Any, other: Any) -> Any:
-        if other is None or isinstance(other, str):
-            return method == "__ne__"
-        other_sized = isinstance(other, HostTracer) and other.is_size
-        if self.is_size and (other_sized or _is_number(other)):
-            concrete = other.pinned() if isinstance(other, HostTracer) else other
-            return getattr(self.pinned(), method)(concrete)
-        return call_row(row, self, other)
+        if isinstance(other, (HostTracer, numbers.Number, np.generic)):
+            sizes = self.is_size and (not isinstance(other, HostTracer) or other.is_size)
+            return fn(self.pinned(), _concrete(other)) if sizes else call_row(row, self, other)
+        if isinstance(other, ArrayValue) or hasattr(other, "__array__"):
+            return call_row(row, self, other)
+        if row not in ("equal", "not_equal") and other.__class__.__module__ == "builtins":
+            kinds = f"{self.node.dtype.__name__} and {other.__class__.__name__}"
+            raise failure(TraceError, f"{row} is not defined between {kinds}")
+        return NotImplemented  # Python asks the other operand, and then for identity
 
     return compare
 
@@ -268,11 +297,15 @@ for _name, (_row, _fn) in _HOST_FN.items():
     setattr(HostTracer, f"__r{_name}__", _reflected)
 HostTracer.__pow__ = _host_pow  # type: ignore[method-assign]
 HostTracer.__rpow__ = _host_rpow  # type: ignore[method-assign]
-for _name, _row in {"and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}.items():
-    for _method in (f"__{_name}__", f"__r{_name}__"):
-        setattr(HostTracer, _method, _host_bits(_row, _method))
+for _name, _symbol, _row in (
+    ("and", "&", "bitwise_and"), ("or", "|", "bitwise_or"), ("xor", "^", "bitwise_xor"),
+    ("lshift", "<<", "left_shift"), ("rshift", ">>", "right_shift"),
+):  # fmt: skip
+    _forward, _reflected = _host_bits(_symbol, _row, getattr(operator, f"__{_name}__"))
+    setattr(HostTracer, f"__{_name}__", _forward)
+    setattr(HostTracer, f"__r{_name}__", _reflected)
 for _name, _row in {
     "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
     "eq": "equal", "ne": "not_equal",
 }.items():  # fmt: skip
-    setattr(HostTracer, f"__{_name}__", _host_compare(f"__{_name}__", _row))
+    setattr(HostTracer, f"__{_name}__", _host_compare(_row, getattr(operator, _name)))
