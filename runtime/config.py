@@ -237,7 +237,7 @@ class Config:
         "seconds to wait for another process that builds the same kernel")  # fmt: skip
     num_threads = Setting(
         "OPKILN_NUM_THREADS", _optional_count, None, "a whole number from 1",
-        "threads that run one kernel; default: the CPUs this process may use")  # fmt: skip
+        "reserved: one thread runs a kernel until the thread pool exists")  # fmt: skip
     max_jobs = Setting(
         "OPKILN_MAX_JOBS MAX_JOBS", _optional_count, None, "a whole number from 1",
         "compilers that run at once; default: the CPUs this process may use")  # fmt: skip

@@ -6,9 +6,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import opkiln
+from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,6 +89,32 @@ def test_settings_page_is_current(golden: str) -> None:
         default = "-" if row.default is None else f"`{row.default}`"
         lines.append(f"| {variables} | `{row.name}` | {row.accepts} | {default} | {row.doc} |")
     page = type(golden)(ROOT / "docs" / "config.md", golden.update)
+    assert "\n".join(lines) + "\n" == page
+
+
+def test_page_of_ops_is_current(golden: str) -> None:
+    words = {"b": "bool", "i": "signed", "u": "unsigned", "f": "float"}
+    lines = [
+        "# Operations",
+        "",
+        "Written by the op table itself (`ops/elementwise.py`, `ops/reduce.py`). *Exact* rows give",
+        "NumPy's bits; the others stay within the stated distance of the true value, in units of the",
+        "last place, measured in [ulp.md](ulp.md). Other dtypes are cast as NumPy casts them. Rows",
+        "without a NumPy function are called as `ok.ops.<name>`.",
+        "",
+        "| op | NumPy | operands computed in | exactness | left open |",
+        "|---|---|---|---|---|",
+    ]
+    for row in ELEMENTWISE.values():
+        named = isinstance(row.numpy, np.ufunc) or row.name == "where"
+        numpy = f"`np.{row.name}`" if named else f"`ok.ops.{row.name}`"
+        kinds = ", ".join(words[kind] for kind in row.accepts)
+        exactness = f"<= {row.ulp:g} ulp" if row.exactness == "ulp" else row.exactness
+        lines.append(f"| {row.name} | {numpy} | {kinds} | {exactness} | {row.ungated or '-'} |")
+    for fold in REDUCTIONS.values():
+        exactness = "NumPy's pairwise bound" if fold.exactness == "bound" else fold.exactness
+        lines.append(f"| {fold.name} | `np.{fold.name}` | reduction | {exactness} | - |")
+    page = type(golden)(ROOT / "docs" / "ops.md", golden.update)
     assert "\n".join(lines) + "\n" == page
 
 
