@@ -120,14 +120,18 @@ def test_narrow_vectors_compile_and_give_the_same_bits(vector_bytes: int) -> Non
             loaded = build_or_load(text, ["ok_k0"], name="golden")
             results.append(launch(loaded.addresses["ok_k0"], kernel, x))
         assert results[0] == results[1]
+        assert all(any(result) for result in results[0])
 
 
 def launch(address: int, kernel: Any, x: np.ndarray[Any, Any]) -> list[bytes]:
-    """Run a two-axis kernel by its C ABI; every operand but the first gets fresh memory."""
+    """Run a two-axis kernel by its C ABI; every buffer but the first gets fresh memory."""
     rows, cols = x.shape if kernel.reduced == (1,) else x.shape[::-1]
     size = x.itemsize
     along = {0: x.shape[1] * size, 1: size}
-    memory = [x] + [np.zeros(x.size, x.dtype) for _ in kernel.operands[1:]]
+    buffers = {kernel.operands[0].buffer: x}
+    for operand in kernel.operands[1:]:  # scratch is written by one operand and read by another
+        buffers.setdefault(operand.buffer, np.zeros(x.size, x.dtype))
+    memory = [buffers[operand.buffer] for operand in kernel.operands]
     row, col = [], []
     kept, reduced = (0, 1) if kernel.reduced == (1,) else (1, 0)
     for operand in kernel.operands:

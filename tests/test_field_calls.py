@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -96,7 +97,11 @@ raise SystemExit(os.waitstatus_to_exitcode(status))
 
 
 def test_F089_sixteen_threads_one_cold_key_one_build(parallelize: Parallelize) -> None:
-    f = ok.compile(lambda x: np.tanh(x * 1.25) * x - 0.3125)
+    def slow_to_trace(x: Array) -> Array:
+        time.sleep(0.02)  # time for every thread to get here
+        return np.tanh(x * 1.25) * x - 0.3125
+
+    f = ok.compile(slow_to_trace)
     x = np.linspace(-2, 2, 50)
     results = parallelize(lambda _: f(x), 16)
     assert all((np.asarray(r) == results[0]).all() for r in results)
@@ -258,7 +263,5 @@ thread = threading.Thread(target=work); thread.start(); thread.join()
 assert "OPKILN_MAX_THREAD_POOLS" in caught[0], caught
 assert ok.runtime_info()["calls"] == 2 or ok.runtime_info()["calls"] == 1
 """
-    done = child(
-        code, OPKILN_POOL_CAP="3", OPKILN_POOL_TIMEOUT="2.5", OPKILN_MAX_THREAD_POOLS="1"
-    )
+    done = child(code, OPKILN_POOL_CAP="3", OPKILN_POOL_TIMEOUT="2.5", OPKILN_MAX_THREAD_POOLS="1")
     assert done.returncode == 0, done.stderr

@@ -27,11 +27,12 @@ def add(a: Any, b: Any) -> Any:
     return a + b
 
 
-def test_F040_a_fused_reduction_obeys_real_strides() -> None:
+@pytest.mark.parametrize("n", [8, 70])  # less than a step of a column loop, and more than two
+def test_F040_a_fused_reduction_obeys_real_strides(n: int) -> None:
     rng = np.random.default_rng(0)
-    big = rng.standard_normal((16, 24)).astype("float32")
-    b = rng.standard_normal((8, 8)).astype("float32")
-    for a in (rng.standard_normal((8, 8)).astype("float32").T, big[::2, 1::3]):
+    big = rng.standard_normal((2 * n, 3 * n)).astype("float32")
+    square, other = rng.standard_normal((2, n, n)).astype("float32")
+    for a, b in ((square.T, other), (square.T, other.T), (big[::2, 1::3], other)):
         for axis in (0, 1, None):
             same(run(lambda a, b: (a + b).max(axis=axis), a, b), (a + b).max(axis=axis))  # noqa: B023
 
@@ -44,9 +45,10 @@ def test_F041_every_row_is_right_not_only_the_first(length: int) -> None:
         return (x - x.sum(axis=1, keepdims=True) / x.shape[1]).sum(axis=1)
 
     np.testing.assert_allclose(run(f, x), f(x.astype("float64")), atol=length * 1e-6)
-    np.testing.assert_allclose(
-        run(lambda x: x.sum(axis=1), x), x.astype("float64").sum(axis=1), rtol=1e-4, atol=1e-4
-    )
+    for axis in (0, 1):
+        exact = x.astype("float64").sum(axis=axis)
+        got = run(lambda x: x.sum(axis=axis), x)  # noqa: B023
+        np.testing.assert_allclose(got, exact, rtol=1e-4, atol=1e-4)
 
 
 def test_F042_no_write_through_a_zero_stride() -> None:
@@ -101,14 +103,19 @@ def test_F045_results_are_never_the_argument() -> None:
         assert not np.shares_memory(x, y)
 
 
+@pytest.mark.parametrize("shape", [(3, 4), (5, 300)])
 @pytest.mark.parametrize("view", [np.s_[:, ::-1], np.s_[::-1, ::-2], np.s_[::2]])
-def test_F047_negative_and_general_strides(view: Any) -> None:
-    x = np.arange(12, dtype="float32").reshape(3, 4)[view]
+def test_F047_negative_and_general_strides(view: Any, shape: tuple[int, int]) -> None:
+    x = np.arange(shape[0] * shape[1], dtype="float32").reshape(shape)[view]
     same(run(add, x, x), x + x)
-    same(run(lambda x: x.sum(axis=0), x), x.sum(axis=0))
-    out = np.zeros((6, 8), "float32")[::2, ::2][: x.shape[0], : x.shape[1]][:, ::-1]
+    for axis in (0, 1):
+        same(run(lambda x: x.sum(axis=axis), x), x.sum(axis=axis))  # noqa: B023
+    wide = np.zeros((2 * shape[0], 2 * shape[1]), "float32")
+    out = wide[::2, ::2][: x.shape[0], : x.shape[1]][:, ::-1]
     run(add, x, x, out=out)
     same(out, x + x)
+    assert not wide[1::2].any()
+    assert not wide[:, 1::2].any()
 
 
 def test_F052_zero_size_arrays() -> None:
@@ -116,7 +123,9 @@ def test_F052_zero_size_arrays() -> None:
         x = np.zeros(shape, "float32")
         same(run(add, x, x), x + x)
         for axis in [None, *range(x.ndim)]:
-            same(run(lambda x: x.sum(axis=axis), x), x.sum(axis=axis))  # noqa: B023
+            got = run(lambda x: x.sum(axis=axis), x)  # noqa: B023
+            same(got, x.sum(axis=axis))
+            assert not np.signbit(got).any()
     same(run(lambda x: x.max(axis=1), np.zeros((0, 3), "float32")), np.zeros(0, "float32"))
     for axis in (None, 0):
         with pytest.raises(ValueError, match="max"):

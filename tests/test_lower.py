@@ -49,6 +49,9 @@ def test_reduction_of_a_leading_axis_leaves_the_full_size_store_to_another_kerne
     assert first.reduced == (0,)
     assert second.reduced == ()
     assert rows(second) == ["subtract", "divide"], "mean and deviation come from memory"
+    (x,) = inputs((F4, 2))
+    t = apply("exp", x)
+    assert [kernel.reduced for kernel in kernels(Graph((x,), (t, fold("sum", t, 0))))] == [(), (0,)]
 
 
 def test_several_outputs_of_one_shape_share_a_kernel() -> None:
@@ -94,6 +97,9 @@ def test_misaligned_use_of_a_reduction_goes_through_memory() -> None:
     s = fold("sum", x, 1)  # shape (n,), then broadcast along the LAST axis of (n, m)
     first, second = kernels(Graph((x,), (apply("subtract", x, s),)))
     assert (first.reduced, second.reduced) == ((1,), ())
+    z = apply("add", x, make(p.Transpose((1, 0)), x))  # of one extent along both axes
+    first, second = kernels(Graph((x,), (apply("subtract", z, fold("sum", z, 1)),)))
+    assert (first.reduced, second.reduced) == ((1,), ())
 
 
 def test_two_reductions_over_different_axes_are_two_kernels() -> None:
@@ -137,7 +143,7 @@ def test_F111_F113_deep_chains_lower_without_recursion() -> None:
     (x,) = inputs((F8, 1))
     node = x
     for _ in range(3000):
-        node = apply("multiply", apply("add", node, x), x)
+        node = apply("multiply", apply("add", node, node), x)  # 2**3000 paths
     (kernel,) = kernels(Graph((x,), (node,)))
     assert len(rows(kernel)) == 6000
     assert len({s.value for s in kernel.statements() if isinstance(s, k.Apply)}) == 6000

@@ -445,3 +445,39 @@ def test_remembered_pools_may_go(compiled: Factory) -> None:
         assert f._counters()["evictions"] > 0
     finally:
         native.set_limits(executors=old["executors"])
+
+
+# ---- through the whole of opkiln ----
+
+
+def test_slices_and_methods_of_a_compiled_function() -> None:
+    import opkiln as ok
+
+    x = np.arange(4.0)
+    shift = ok.compile(lambda s, y: y + (s.start if isinstance(s, slice) else s[0].start))
+    for value in (slice(1, 2), slice(2, 2), (slice(3, None), 0)):
+        start = value.start if isinstance(value, slice) else value[0].start
+        for _ in range(2):
+            np.testing.assert_array_equal(shift(value, x), x + start)
+    assert shift.info().traces == 3
+
+    class Model:
+        def __init__(self, k: float) -> None:
+            self.k = k
+
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Model)
+
+        @ok.compile
+        def scale(self, a: Any) -> Any:
+            return a * self.k
+
+    for k in (2.0, 3.0):
+        model = Model(k)
+        np.testing.assert_array_equal(model.scale(x), x * k)
+        gone = weakref.ref(model)
+        del model
+        gc.collect()
+        assert gone() is None

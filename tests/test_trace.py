@@ -1,5 +1,7 @@
 """Traced NumPy programs give NumPy's values: operators, functions, sizes, captures, updates."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -422,6 +424,19 @@ def test_places_cover_what_is_needed_only() -> None:
 
 def test_bits_of_sizes_are_pinned() -> None:
     check(lambda x: x * ((x.shape[0] & 1) + (1 << x.shape[1]) + (x.size ^ 2) + ~x.shape[0]), A)
+
+
+def test_a_trace_imports_nothing_of_ours() -> None:
+    """An import that runs while another thread forks leaves its lock held in the child."""
+    code = (
+        "import sys, numpy as np, opkiln.runtime.trace as t; before = set(sys.modules)\n"
+        "f = lambda x, k: (np.where(x > 0, x.T[None], k).sum(-1).T * x.shape[0], "
+        "x.real.clip(0, k))\n"
+        "t.trace(f, ['x', 'k'], bytes(2), (0, 1), [np.ones((2, 2)), 3], 'ai', name='f')\n"
+        "print([m for m in set(sys.modules) - before if m.startswith('opkiln')])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
 def test_threads_trace_at_once() -> None:

@@ -3,6 +3,7 @@
 # ruff: noqa: PLW0108  a lambda gives the traced function a line
 
 import math
+import numbers
 import operator
 import re
 from collections.abc import Callable
@@ -174,6 +175,19 @@ def test_sequences_repeat_and_are_no_arrays() -> None:
         run(lambda x: (x.shape[0] & 1.5, x), A)
 
 
+def test_isinstance_takes_the_branch_of_the_plain_function() -> None:
+    def kinds(x: Any, k: Any) -> Any:
+        kinds = (int, float, (int, float), bool, np.ndarray, np.generic, str, numbers.Number, list)
+        found = [isinstance(v, t) for v in (x, k, x.shape[0], x + 1, k + 1) for t in kinds]
+        return found, np.isscalar(k), x * k if isinstance(k, (int, float)) else x + 1
+
+    for k in (3, 2.5):
+        check(kinds, A, k)
+    check(lambda x, k, j: x * k**j * 2**x.ndim + x.size**-1, A, 3, 2)
+    check(lambda x: x.reshape(x.shape), A)
+    assert traced(lambda x: (x.size * x.size, x.reshape(x.shape)), A).pins == ()
+
+
 def test_a_complex_result_is_not_yet() -> None:
     with refused_anywhere(NotYet, "complex"):
         run(lambda x, k: x * k**0.5, A, -3.25)
@@ -181,7 +195,8 @@ def test_a_complex_result_is_not_yet() -> None:
 
 def test_attributes_are_those_of_pythons_numbers() -> None:
     check(lambda x, k: x * k.real + k.imag + k.conjugate(), A, 3.0)
-    check(lambda x, k: x * k.real + k.imag + k.numerator + k.denominator, A, 3)
+    check(lambda x, k: x * k.real + k.imag + k.denominator, A, 3)
+    check(lambda x: x * x.shape[0].numerator, A)
     check(lambda x: x * x.shape[0].real + x.shape[1].bit_length(), A)
     for name in ("size", "shape", "ndim", "dtype", "clip", "T"):
         with refused(AttributeError, "p1", "Python float", repr(name), "np.float64"):

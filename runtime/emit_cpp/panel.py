@@ -97,13 +97,21 @@ class PanelPrinter(Printer):
     def loop(self, index: int, section: k.Section) -> list[str]:
         """The loop over `n` columns of one panel of `live` rows."""
         used = self.touched(section)
+        loaded = sorted({s.operand for s in section.body if isinstance(s, k.Load)})
         lines = [
             f"static OK_OPAQUE void {self.name}_loop{index}("
             f"char *const *p, const i64 *cs, i64 n, i64 live, {self.name}_state &st) {{"
         ]
         lines += [f"  char *p{o} = p[{o}];" for o in used]
+        # Columns far apart lie on pages of their own, where the hardware does not look ahead.
+        fetched = [o for o in loaded if self.classes[o] == "C"]
+        lines += [f"  const i64 ahead{o} = cs[{o}] < 2048 ? 0 : 4 * cs[{o}];" for o in fetched]
         lines += [f"  {line}" for line in self.leaves_of(section) + self.fault_in()]
         lines.append("  for (i64 k = 0; k < n; ++k) {")
+        if fetched:
+            lines.append("    for (i64 u = 0; u * OK_N < live; ++u) {")
+            lines += [f"      __builtin_prefetch({self.at(o)} + ahead{o});" for o in fetched]
+            lines.append("    }")
         lines += self.each_vector(section, "    ")
         lines += [f"    p{o} += cs[{o}];" for o in used]
         lines.append("  }")

@@ -50,8 +50,23 @@ def _after_fork() -> None:
     _guard = _thread.allocate_lock()
 
 
+# Held while a thread imports what builds need. A fork waits for that: a child in which no thread
+# is left to finish an import waits for it for ever.
+_importing = _thread.RLock()
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_importing.acquire,
+        after_in_parent=_importing.release,
+        after_in_child=_importing.release,
+    )
+
+
+def _import_builder() -> None:
+    """Import what a warm start does not need, with all that a build imports in turn."""
+    with _importing:
+        import opkiln.runtime.jit.flight as _  # noqa: F401
 
 
 def compiler() -> Compiler:
@@ -87,6 +102,7 @@ def _identify(folder: str, tried: list[str]) -> Compiler | None:
         known = toolchain.stored(folder, request)
         if known is not None:
             return known
+        _import_builder()
         from opkiln.runtime.jit.lock import ProcessLock
 
         with ProcessLock(f"{folder}/.lock", config.lock_wait, lambda _: None):
@@ -193,6 +209,7 @@ def _find(data: bytes, symbols: tuple[str, ...], name: str, flags: Flags, start:
         if opened is not None:
             return _loaded(order, opened, "disk", start)
         orders.append(order)
+    _import_builder()
     from opkiln.runtime.jit.flight import build_once
 
     opened, hit = build_once(orders[0])

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from io import FileIO
 
+with contextlib.suppress(ImportError):  # its users import it again, this loads it (see jit)
+    import fcntl as _  # noqa: F401
+
 MESSAGE_AFTER = 5.0  # seconds
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import select
 import signal
 import time
 import weakref
@@ -179,8 +180,6 @@ def _pidfd(pid: int) -> FileIO | None:
 
 
 def _sleep_until_ready(file: FileIO, seconds: float) -> None:
-    import select
-
     poll = select.poll()
     poll.register(file, select.POLLIN)
     poll.poll(seconds * 1000 + 1)

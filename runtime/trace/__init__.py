@@ -12,6 +12,7 @@ from opkiln.ops import primitives as p
 from opkiln.ops.record import record
 from opkiln.runtime.errors import TraceError
 from opkiln.runtime.graph import Graph, Node, make
+from opkiln.runtime.trace import functions, views
 from opkiln.runtime.trace.host import HostTracer
 from opkiln.runtime.trace.session import (
     ArrayValue,
@@ -25,6 +26,9 @@ from opkiln.runtime.trace.tracer import Tracer, call_row
 
 __all__ = ["HostTracer", "Out", "Traced", "Tracer", "apply_row", "check_traceable", "trace"]
 
+# Loaded now, though tracer.py names them at call time: an import during a trace would hold its lock
+# over a fork by another thread, and the child would wait for it for ever.
+_LATE = (functions, views)
 _POSITIONAL, _VAR_POSITIONAL, _KEYWORD_ONLY, _VAR_KEYWORD = (0, 1), 2, 3, 4  # inspect's values
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80 | 0x100, 0x200  # inspect's CO_ flags
 

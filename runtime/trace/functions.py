@@ -467,7 +467,7 @@ def _reshape(x: Any, *shape: Any, order: str = "C", copy: Any = None) -> Any:
 
 
 def _is_minus_one(extent: Any) -> bool:
-    return isinstance(extent, int) and extent == -1
+    return type(extent) is int and extent == -1
 
 
 def _ravel(x: Any, order: str = "C") -> Any:

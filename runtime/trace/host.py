@@ -20,7 +20,7 @@ from opkiln.runtime.trace.tracer import CHOOSE, IF, MissingAttribute, Operators,
 
 def _is_number(value: Any) -> bool:
     """Python's own numbers: they keep arithmetic with symbolic numbers on the host."""
-    return isinstance(value, (int, float)) and not isinstance(value, np.generic)
+    return isinstance(value, (int, float)) and not isinstance(value, (np.generic, HostValue))
 
 
 _MAKES_ARRAY = "np.asarray, np.full, np.arange or another function that makes a real array of"
@@ -37,6 +37,11 @@ class HostTracer(Operators, HostValue):
     """
 
     __slots__ = ()
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """So that `isinstance(k, int)` takes the branch that it takes without tracing."""
+        return self.node.dtype
 
     @property
     def is_size(self) -> bool:
@@ -121,8 +126,8 @@ class HostTracer(Operators, HostValue):
             MissingAttribute: the attribute needs the value, or numbers do not have it.
         """
         kind: type[int] | type[float] = self.node.dtype
-        if name in ("real", "imag", "numerator", "denominator") and hasattr(kind, name):
-            return {"real": self, "numerator": self, "denominator": 1}.get(name, kind(0))
+        if name in ("real", "imag", "denominator") and hasattr(kind, name):
+            return {"real": self, "denominator": 1}.get(name, kind(0))
         if name == "conjugate":
             return lambda: self
         if name.startswith("__"):
@@ -241,7 +246,7 @@ def _host_op(fn: str, row: str) -> tuple[Callable[[Any, Any], Any], Callable[[An
 
 def _host_pow(self: Any, exponent: Any) -> Any:
     if isinstance(exponent, HostValue) or _is_number(exponent):
-        if isinstance(exponent, int) and exponent < 0:
+        if isinstance(exponent, int) and _is_number(exponent) and exponent < 0:
             exponent = float(exponent)  # Python's 2 ** -1 is a float
         return _host(self.session, "pow", self, exponent)
     return Operators.__pow__(self, exponent)

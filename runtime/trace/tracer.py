@@ -285,6 +285,11 @@ class Tracer(Operators, ArrayValue):
     def __imatmul__(self, other: Any) -> Any:  # type: ignore[misc]
         return self.__matmul__(other)
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """So that `isinstance(x, np.ndarray)` takes the branch that it takes without tracing."""
+        return np.ndarray
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype."""
@@ -305,7 +310,7 @@ class Tracer(Operators, ArrayValue):
         """Number of elements, symbolic."""
         total: Any = 1
         for extent in self.shape:
-            total = extent if isinstance(total, int) and total == 1 else total * extent
+            total = extent if type(total) is int and total == 1 else total * extent
         return total
 
     @property

@@ -28,7 +28,11 @@ struct ok_k0_state {
 };
 static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 n, i64 live, ok_k0_state &st) {
   char *p0 = p[0];
+  const i64 ahead0 = cs[0] < 2048 ? 0 : 4 * cs[0];
   for (i64 k = 0; k < n; ++k) {
+    for (i64 u = 0; u * OK_N < live; ++u) {
+      __builtin_prefetch(p0 + u * OK_N * 4 + ahead0);
+    }
     for (i64 u = 0; u * OK_N < live; ++u) {
       const i64 left = live - u * OK_N;
       const auto v0 = ok_load_part<f32>(p0 + u * OK_N * 4, left);
@@ -39,7 +43,11 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 n, i64 live
 }
 static OK_OPAQUE void ok_k0_loop1(char *const *p, const i64 *cs, i64 n, i64 live, ok_k0_state &st) {
   char *p0 = p[0];
+  const i64 ahead0 = cs[0] < 2048 ? 0 : 4 * cs[0];
   for (i64 k = 0; k < n; ++k) {
+    for (i64 u = 0; u * OK_N < live; ++u) {
+      __builtin_prefetch(p0 + u * OK_N * 4 + ahead0);
+    }
     for (i64 u = 0; u * OK_N < live; ++u) {
       const i64 left = live - u * OK_N;
       const auto v4 = st.v4[u];
