@@ -12,6 +12,7 @@ from opkiln.runtime.errors import (
     HostDivisionError,
     HostRangeError,
     IntegerPowerError,
+    NotYet,
     OpkilnError,
     ShapeError,
 )
@@ -28,8 +29,8 @@ _HOST_ERRORS: dict[str, tuple[type[OpkilnError], str]] = {
     "zero_division": (HostDivisionError, "division of a size or Python number by zero"),
     "negative_power": (IntegerPowerError, "Python integer to a negative power; use a float"),
     "domain": (
-        ShapeError,
-        "a negative Python number to a fractional power would be complex; use np.power on arrays",
+        NotYet,
+        "a negative Python number to a fractional power is complex; np.power of an array gives nan",
     ),
 }
 
@@ -38,7 +39,7 @@ def host_error(program: Program, kind: str, register: int, values: tuple[int, ..
     """Raise what a failed size or scalar computation means.
 
     Raises:
-        ShapeError, HostRangeError, HostDivisionError, IntegerPowerError.
+        ShapeError, HostRangeError, HostDivisionError, IntegerPowerError, NotYet.
     """
     node = program.registers.get(register)
     if kind == "empty_reduction":

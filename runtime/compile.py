@@ -128,7 +128,7 @@ class Plain(Generic[P, R]):
         result = self.fn(*args, **kwargs)
         if out is None:
             return result
-        targets: tuple[Any, ...] = out if isinstance(out, tuple) else (out,)
+        targets = cast("tuple[Any, ...]", out) if isinstance(out, tuple) else (out,)
         arrays = _arrays_in(result)
         if len(targets) != len(arrays):
             raise ShapeError(
@@ -186,8 +186,8 @@ def _stored(result: Any, targets: Iterator[Any]) -> Any:
     """The result with each array copied into the next target, unless that is None."""
     match result:
         case tuple() | list():
-            items = cast("Iterable[object]", result)
-            return type(result)(_stored(item, targets) for item in items)
+            items = cast("tuple[object, ...] | list[object]", result)
+            return type(items)(_stored(item, targets) for item in items)
         case dict():
             entries = cast("dict[object, object]", result)
             return {key: _stored(item, targets) for key, item in entries.items()}
