@@ -15,9 +15,8 @@ import numpy as np
 
 from opkiln import native
 from opkiln.ops.record import record
-from opkiln.runtime import blame, jit
+from opkiln.runtime import blame, debug, jit
 from opkiln.runtime.config import config
-from opkiln.runtime.debug import to_dot
 from opkiln.runtime.errors import (
     ArgumentError,
     NotYet,
@@ -49,7 +48,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @record
 class Info:
-    """Counts of one compiled function since it was made or cleared."""
+    """Counts of one compiled function since it was made."""
 
     calls: int
     hits: int  # calls served by an executor of this thread
@@ -88,7 +87,7 @@ class Lowering:
 
     def to_dot(self) -> str:
         """The graph in Graphviz's language."""
-        return to_dot(self.graph)
+        return debug.to_dot(self.graph)
 
 
 class Compiled(Protocol[P, R_co]):
@@ -102,7 +101,7 @@ class Compiled(Protocol[P, R_co]):
         ...
 
     def info(self) -> Info:
-        """Counters since the function was made or cleared."""
+        """Counters since the function was made."""
         ...
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowering:
@@ -272,6 +271,9 @@ class Function(Generic[P, R]):
                 traced.graph, args=len(arrays), pins=pins, opt_level=self.options.opt_level
             )
             self.native._count("programs", int(new))
+            debug.log(
+                2, "%s: traced for (%s), %s", self.name, _described(leaves, kinds), program.name
+            )
             record = Record(traced, program, kinds)
             self._records.setdefault(key, []).append(record)
             if len(self._records) > SIGNATURES:  # the native side still holds those it uses
@@ -325,7 +327,7 @@ class Function(Generic[P, R]):
     # *** the user's methods ***
 
     def info(self) -> Info:
-        """Counters since the function was made or cleared."""
+        """Counters since the function was made."""
         counts = counters(self.native)
         return Info(**{name: counts[name] for name in Info.__match_args__})
 
@@ -410,6 +412,15 @@ def compile(fn: Any = None, /, **options: Unpack[Keywords]) -> Any:
         return made
 
     return decorate if fn is None else decorate(fn)
+
+
+def _described(leaves: list[Any], kinds: str) -> str:
+    """The leaves of a call in a few words, for the log."""
+    words = {"i": "int", "u": "int", "f": "float"}
+    return ", ".join(
+        f"{v.dtype.name}[{v.ndim}d]" if k == "a" else words.get(k, repr(v)[:40])
+        for v, k in zip(leaves, kinds, strict=True)
+    )
 
 
 def _signature(fn: Any) -> inspect.Signature:

@@ -1,6 +1,6 @@
 """Messages by level through `logging`, stages as files in OPKILN_DUMP_DIR, graphs as Graphviz text.
 
-The ladder: 1 cache misses and why, 2 launches, 3 graphs, 4 generated text, 5 compiler commands.
+The ladder: 1 cache misses and why, 2 traces, 3 graphs, 4 generated text, 5 compiler commands.
 `logging` is imported at the first message, so that a quiet program never pays for it.
 """
 
