@@ -75,6 +75,8 @@ def ways_of(case: Case, n: int, library: ctypes.CDLL) -> list[Way]:
     x, y, z = (rng.uniform(0.1, 1.0, n).astype(np.float32) for _ in range(3))
     out, by_hand = np.empty_like(x), np.empty_like(x)
     compiled = ok.compile(case.function)
+    for edge in (0, 1, 2, 1_000):  # what serves these must serve large arrays at full speed
+        compiled(x[:edge], y[:edge], z[:edge])
     times = max(1, 20_000 // n)
     call = getattr(library, case.symbol)
     pointers = [ctypes.c_void_p(a.ctypes.data) for a in (x, y, z, by_hand)]
@@ -83,6 +85,9 @@ def ways_of(case: Case, n: int, library: ctypes.CDLL) -> list[Way]:
     want = case.function(*(a.astype(np.float64) for a in (x, y, z)))
     compiled(x, y, z, out=out)
     call(*arguments_of_call)
+    info = compiled.info()
+    assert info.traces == 1, info
+    assert info.builds + info.disk_hits <= 1, info  # none where an earlier size built it
     np.testing.assert_allclose(out, want, rtol=3e-6)
     np.testing.assert_allclose(by_hand, want, rtol=3e-6)
 
