@@ -102,8 +102,8 @@ def outcome(fn: Callable[..., Any], *args: Any) -> Any:
         warnings.simplefilter("ignore")
         try:
             return fn(*args)
-        except (TypeError, ValueError, OverflowError) as error:
-            for builtin in (TypeError, ValueError, OverflowError):
+        except (TypeError, ValueError, OverflowError, IndexError) as error:
+            for builtin in (TypeError, ValueError, OverflowError, IndexError):
                 if isinstance(error, builtin):
                     return builtin
     raise AssertionError
