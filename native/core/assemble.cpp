@@ -169,6 +169,7 @@ std::unique_ptr<Executor> Instantiation::assemble(const ArrayView* args, const A
   ex->fill_fixed_scalars();
   ex->workspace_size_ = ex->nest_count_ != 0 ? static_cast<std::size_t>(workspace_) : 0;
   ex->needs_setup_ = plan_.has_per_call() || ex->workspace_size_ != 0;
+  ex->one_call_ = !ex->needs_setup_ && ex->nest_count_ == 1 && ex->nests_->simple;
   if (ex->launches()) ex->event_ = EventPool::acquire(stream_.device());
   return ex;
 }

@@ -120,6 +120,18 @@ void Executor::setup(const HostValue* weak) {
   if (workspace_size_ != 0 && !workspace_) allocate_workspace();
 }
 
+std::uint64_t Executor::run_all(const HostValue* weak) {
+  if (needs_setup_) setup(weak);
+  phase_ = Phase::kDevice;
+  std::uint64_t faults = 0;
+  for (Nest *nest = nests_, *end = nests_ + nest_count_; nest != end; ++nest) {
+    faults |=
+        nest->simple ? nest->fn(&nest->args, 0, nest->rows) : run_range(*nest, 0, nest->units);
+  }
+  phase_ = Phase::kLaunched;
+  return faults;
+}
+
 void Executor::allocate_workspace() {
   workspace_.reset(static_cast<char*>(::operator new(workspace_size_, std::align_val_t{64})));
   for (std::uint32_t i = temp_at_; i < slot_count_; ++i)

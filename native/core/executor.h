@@ -93,6 +93,7 @@ class Executor {
   bool is_fallback() const noexcept { return fallback_; }
   /// For the caller: borrowed, never touched here.
   void* user = nullptr;
+  bool user_flag = false;
 
   // --- pointers to set before run(); each array is indexed by ordinal
   char** args() noexcept { return base_; }
@@ -107,16 +108,14 @@ class Executor {
   void prepare(const HostValue* weak);
   /// Runs every kernel; returns fault bits. Throws HostError before any device code.
   std::uint64_t run(const HostValue* weak = nullptr) {
-    if (__builtin_expect(needs_setup_, 0)) setup(weak);
+    if (__builtin_expect(!one_call_, 0)) return run_all(weak);
     phase_ = Phase::kDevice;  // stays so if a kernel throws
-    std::uint64_t faults = 0;
-    for (Nest *nest = nests_, *end = nests_ + nest_count_; nest != end; ++nest) {
-      faults |= __builtin_expect(nest->simple, 1) ? nest->fn(&nest->args, 0, nest->rows)
-                                                  : run_range(*nest, 0, nest->units);
-    }
+    const std::uint64_t faults = nests_->fn(&nests_->args, 0, nests_->rows);
     phase_ = Phase::kLaunched;
     return faults;
   }
+  /// After a run() without a lease on an inline stream: there is nothing to wait for, so no event.
+  void ended() noexcept { phase_ = Phase::kHost; }
   /// Units [begin, end) of one kernel; disjoint ranges may run on different threads (not packed
   /// ones).
   std::uint64_t run_range(const Nest& nest, std::int64_t begin, std::int64_t end) const;
@@ -153,6 +152,7 @@ class Executor {
   friend class Pool;
   friend class Lease;
   Executor() = default;
+  std::uint64_t run_all(const HostValue* weak);
   void setup(const HostValue* weak);
   void fill_fixed_scalars();
   void copy_scalars() noexcept;
@@ -165,8 +165,11 @@ class Executor {
     void operator()(char* p) const noexcept;
   };
 
+  // What a warm call reads is together, from `user` on.
+  bool one_call_ = false;  // run() is one call of one kernel, nothing is set up before it
   char** base_ = nullptr;
   Nest* nests_ = nullptr;
+  OutSpec* out_specs_ = nullptr;
   std::uint32_t nest_count_ = 0;
   std::uint32_t capture_at_ = 0, out_at_ = 0, temp_at_ = 0, slot_count_ = 0;
   std::uint32_t out_count_ = 0;
@@ -174,7 +177,6 @@ class Executor {
   bool needs_setup_ = false;     // weak scalars, or a workspace still to be allocated
   Phase phase_ = Phase::kHost;
   bool fallback_ = false;
-  OutSpec* out_specs_ = nullptr;
   HostValue* regs_ = nullptr;
   std::uint64_t* scalars_ = nullptr;
   std::int64_t* temp_offsets_ = nullptr;

@@ -41,10 +41,11 @@ void set_blocking_hooks(BlockingHooks hooks) noexcept {
 Pool::Pool(const KeyView& key, Ref<FunctionState> function, ThreadTable* table)
     : hash_(key.hash),
       size_(key.size),
-      words_(new std::uint64_t[key.size]),
+      words_(new std::uint64_t[key.size + 1]),
       function_(std::move(function)),
       table_(table) {
   std::copy(key.words, key.words + key.size, words_.get());
+  words_[size_] = 0;
 }
 
 Pool::~Pool() {

@@ -50,9 +50,20 @@ class Pool {
   std::size_t in_flight() const noexcept { return in_flight_.size(); }
   std::size_t live() const noexcept { return idle_.size() + leased_ + in_flight_.size(); }
   bool matches(const KeyView& key) const noexcept { return key.equals(words_.get(), size_); }
+  /// The key, followed by a word 0, which begins no item of a key.
+  const std::uint64_t* words() const noexcept { return words_.get(); }
+  /// The executor that acquire() would give at once, or null. It may be run without a lease where
+  /// nothing else can happen on this thread until it is done, and its stream is inline; see
+  /// ended().
+  Executor* peek_idle() noexcept {
+    referenced_ = true;
+    return __builtin_expect(!idle_.empty(), 1) ? (idle_.end() - 1)->get() : nullptr;
+  }
   std::uint64_t hash() const noexcept { return hash_; }
   std::uint64_t function_id() const noexcept { return words_[0]; }
-  std::size_t key_bytes() const noexcept { return sizeof(Pool) + size_ * sizeof(std::uint64_t); }
+  std::size_t key_bytes() const noexcept {
+    return sizeof(Pool) + (size_ + 1) * sizeof(std::uint64_t);
+  }
 
  private:
   friend class Executor;

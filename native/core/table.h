@@ -31,6 +31,8 @@ class ThreadTable {
     ThreadTable* table = current_;
     return __builtin_expect(table != nullptr, 1) ? *table : make_current();
   }
+  /// The same without making one.
+  static ThreadTable* known() noexcept { return current_; }
   static std::size_t live_tables();
   /// 0: no limit. Process-wide.
   static void set_max_thread_pools(std::size_t limit) noexcept;

@@ -14,6 +14,7 @@ struct NeedCopy {};     // thrown when out= must be written by copy
 struct Restart {};      // thrown when the function was cleared meanwhile: bind again
 
 constexpr double kReleaseGilNs = 5000;  // longer kernels run without the GIL
+constexpr int kMostQuickArgs = 16;      // more parameters never go the short way
 
 // NumPy's own descriptors by our dtype code; they live as long as NumPy.
 extern PyArray_Descr* g_descr[16];

@@ -48,6 +48,8 @@ int read_parameters(Compiled* self, PyObject* kinds, PyObject* is_static) {
     self->inside->kinds.push_back(kind);
     self->inside->is_static.push_back(static_cast<char>(fixed));
   }
+  if (n > kMostQuickArgs) self->plain = false;
+  self->n_quick = self->plain ? self->n_params : -1;
   return 0;
 }
 

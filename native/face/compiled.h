@@ -41,6 +41,7 @@ struct Compiled {
   int n_params;
   int n_positional;  // parameters that may be given by position
   int n_positional_only;
+  int n_quick;                // n_params when so many arguments need no binding, else -1
   bool plain;                 // positional parameters only, none static: the short way binds
   bool takes_out;             // `out=` is ours, no parameter has that name
   bool has_self;              // the first parameter is named `self`: any object, by identity

@@ -173,7 +173,10 @@ std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, co
     if (made.executor) {
       // A hook may have emptied the map; the executor, which no later call finds, needs its record.
       held.reset(record.get());
-      made.executor->user = record.get();
+      core::Executor& x = *made.executor;
+      x.user = record.get();
+      x.user_flag = record.get()->quick && !x.is_fallback() && x.estimated_ns() <= kReleaseGilNs &&
+                    x.stream().completes_inline();
       self->inside->drop_dead_records();
       return std::move(made.executor);
     }

@@ -1,5 +1,10 @@
 // The shortest way through a call: positional arrays and numbers, at most out=, one array result,
 // a key this thread has met. Anything else is handed over untouched to call_general().
+//
+// A warm call is bound by the number of instructions, so: the arguments are compared with the key
+// of the last call's pool while they are read, no words are written and nothing is hashed; no lease
+// is taken, since nothing else can happen between the last check and the end of the kernel; and
+// what is rare lies in functions of its own, which leaves the registers to the rest.
 #include "core/errors.h"
 #include "core/table.h"
 #include "face/call.h"
@@ -12,26 +17,46 @@ PyArray_Descr* g_descr[16];
 
 namespace {
 
-constexpr Py_ssize_t kMostArgs = 16;
 constexpr size_t kMostWords = 96;
 
-// What one call gathers; nothing is initialised before it is needed.
+struct NumpyScalar {
+  char* value;  // null: not one of these
+  uint64_t word;
+};
+
+// The commonest NumPy scalars are arrays of rank 0 whose value lies in the object itself.
+NumpyScalar numpy_scalar(PyObject* o) {
+  const auto strong = [](void* value, core::DType code) -> NumpyScalar {
+    return {static_cast<char*>(value), array_word('a', static_cast<uint8_t>(code), 0)};
+  };
+  const PyTypeObject* type = Py_TYPE(o);
+  if (type == &PyDoubleArrType_Type)
+    return strong(&PyArrayScalar_VAL(o, Double), core::DType::kF64);
+  if (type == &PyFloatArrType_Type) return strong(&PyArrayScalar_VAL(o, Float), core::DType::kF32);
+  if (type == &PyLongArrType_Type) return strong(&PyArrayScalar_VAL(o, Long), core::DType::kI64);
+  return {nullptr, 0};
+}
+
+// A plain out=: other cases need the longer checks.
+bool is_plain_out(PyObject* out) {
+  if (!PyArray_CheckExact(out)) return false;
+  const int flags = PyArray_FLAGS(as_array(out));
+  return (flags & NPY_ARRAY_WRITEABLE) &&
+         (flags & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS));
+}
+
+// The key of one call; nothing is initialised before it is needed.
 struct Gathered {
   size_t words = 1;
-  size_t arrays = 0;
-  size_t numbers = 0;
   uint64_t key[kMostWords];
-  char* data[kMostArgs];
-  core::HostValue weak[kMostArgs];
 
   bool add_layout(char tag, PyArrayObject* a) {
     const PyArray_Descr* descr = PyArray_DESCR(a);
     const uint8_t code = code_of(descr);
     const int rank = PyArray_NDIM(a);
-    if (OPKILN_UNLIKELY((code == kNoCode) | (descr->byteorder == NPY_OPPBYTE) |
-                        !(PyArray_FLAGS(a) & NPY_ARRAY_ALIGNED) |
-                        (words + 1 + 2 * static_cast<size_t>(rank) > kMostWords) |
-                        (rank > kMaxRank))) {
+    if (code == kNoCode || descr->byteorder == NPY_OPPBYTE || rank > kMaxRank ||
+        !(PyArray_FLAGS(a) & NPY_ARRAY_ALIGNED) ||
+        words + 1 + 2 * static_cast<size_t>(rank) > kMostWords) {
       return false;
     }
     uint64_t* w = key + words;
@@ -47,79 +72,127 @@ struct Gathered {
   }
 
   bool add_number(PyObject* o) {
+    uint64_t word = tagged('f', 0);
+    if (PyLong_CheckExact(o)) {
+      int overflow = 0;
+      PyLong_AsLongLongAndOverflow(o, &overflow);
+      if (overflow) return false;
+      word = tagged('i', 0);
+    } else if (!PyFloat_CheckExact(o)) {
+      const NumpyScalar scalar = numpy_scalar(o);
+      if (!scalar.value) return false;
+      word = scalar.word;
+    }
     if (words == kMostWords) return false;
-    if (PyFloat_CheckExact(o)) {
-      weak[numbers++].f = PyFloat_AS_DOUBLE(o);
-      key[words++] = tagged('f', 0);
-      return true;
-    }
-    if (!PyLong_CheckExact(o)) return add_numpy_scalar(o);
-    int overflow = 0;
-    const long long value = PyLong_AsLongLongAndOverflow(o, &overflow);
-    if (overflow) return false;
-    weak[numbers++].i = value;
-    key[words++] = tagged('i', 0);
-    return true;
-  }
-
-  // The commonest NumPy scalars are arrays of rank 0 whose value lies in the object itself.
-  bool add_numpy_scalar(PyObject* o) {
-    const PyTypeObject* type = Py_TYPE(o);
-    void* value;
-    core::DType code;
-    if (type == &PyDoubleArrType_Type) {
-      value = &PyArrayScalar_VAL(o, Double);
-      code = core::DType::kF64;
-    } else if (type == &PyFloatArrType_Type) {
-      value = &PyArrayScalar_VAL(o, Float);
-      code = core::DType::kF32;
-    } else if (type == &PyLongArrType_Type) {
-      value = &PyArrayScalar_VAL(o, Long);
-      code = core::DType::kI64;
-    } else {
-      return false;
-    }
-    data[arrays++] = static_cast<char*>(value);
-    key[words++] = array_word('a', static_cast<uint8_t>(code), 0);
+    key[words++] = word;
     return true;
   }
 
   bool add(PyObject* o) {
-    if (OPKILN_UNLIKELY(!PyArray_CheckExact(o))) return add_number(o);
-    data[arrays++] = PyArray_BYTES(as_array(o));
-    return add_layout('a', as_array(o));
-  }
-
-  // A plain out=: other cases need the longer checks.
-  bool add_out(PyObject* out) {
-    if (!PyArray_CheckExact(out)) return false;
-    PyArrayObject* a = as_array(out);
-    const int flags = PyArray_FLAGS(a);
-    if (!(flags & NPY_ARRAY_WRITEABLE) ||
-        !(flags & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS))) {
-      return false;
-    }
-    return add_layout('o', a);
+    return PyArray_CheckExact(o) ? add_layout('a', as_array(o)) : add_number(o);
   }
 };
 
-inline bool is_c_order(const core::OutSpec& spec, npy_intp expected) {
-  for (int i = spec.ndim - 1; i >= 0; i--) {
-    if (spec.strides[i] != expected) return false;
-    expected *= spec.shape[i];
+#define OPKILN_INLINE __attribute__((always_inline)) inline
+#define OPKILN_APART __attribute__((noinline))
+
+// What a call brought, read against a key.
+struct Inputs {
+  char* data[kMostQuickArgs];
+  core::HostValue weak[kMostQuickArgs];
+};
+
+// A number where the key says `word`: its value goes to `*weak` or, of a NumPy scalar, its address
+// to `*data`.
+OPKILN_APART bool read_number(PyObject* o, uint64_t word, char** data, core::HostValue* weak) {
+  if (PyFloat_CheckExact(o)) {
+    weak->f = PyFloat_AS_DOUBLE(o);
+    return word == tagged('f', 0);
+  }
+  if (PyLong_CheckExact(o)) {
+    int overflow = 0;
+    weak->i = PyLong_AsLongLongAndOverflow(o, &overflow);
+    return !overflow && word == tagged('i', 0);
+  }
+  const NumpyScalar scalar = numpy_scalar(o);
+  *data = scalar.value;
+  return scalar.value && word == scalar.word;
+}
+
+// The array has the layout that the words at `word` say.
+OPKILN_INLINE bool has_layout(PyArrayObject* a, char tag, const uint64_t* word) {
+  const uint64_t w = *word;
+  const auto rank = static_cast<unsigned>(w >> 16);  // more than the rank if it is no array's word
+  const PyArray_Descr* descr = PyArray_DESCR(a);
+  // NumPy's own descriptor says dtype and byte order at once; another may say the same.
+  if (OPKILN_UNLIKELY(descr != g_descr[word_code(w) & 15]) &&
+      (code_of(descr) != word_code(w) || descr->byteorder == NPY_OPPBYTE)) {
+    return false;
+  }
+  if (OPKILN_UNLIKELY(static_cast<unsigned>(PyArray_NDIM(a)) != rank) ||
+      OPKILN_UNLIKELY(!(PyArray_FLAGS(a) & NPY_ARRAY_ALIGNED)) ||
+      OPKILN_UNLIKELY(word_tag(w) != static_cast<uint8_t>(tag))) {
+    return false;
+  }
+  const npy_intp* dims = PyArray_DIMS(a);
+  const npy_intp* strides = PyArray_STRIDES(a);
+  if (OPKILN_LIKELY(rank == 1)) {
+    return OPKILN_LIKELY(word[1] == static_cast<uint64_t>(*dims)) &&
+           OPKILN_LIKELY(word[2] == static_cast<uint64_t>(*strides));
+  }
+  for (unsigned i = 0; i < rank; i++) {
+    if (word[1 + i] != static_cast<uint64_t>(dims[i]) ||
+        word[1 + rank + i] != static_cast<uint64_t>(strides[i])) {
+      return false;
+    }
   }
   return true;
 }
 
-// The pool of the gathered key: the one of the last hit when its key is equal, which needs no hash.
-inline core::Pool* find_pool(Compiled* self, const Gathered& g) {
-  core::KeyView key{g.key, g.words, 0};
-  core::ThreadTable& table = core::ThreadTable::current();
-  if (OPKILN_LIKELY(self->guess_generation == table.generation() && self->guess->matches(key))) {
-    return self->guess;
+inline const uint64_t* after_layout(const uint64_t* word) { return word + 1 + 2 * (*word >> 16); }
+
+// Reads the arguments when `pool` is the one of their key: the number of arrays, -1 when it is not.
+OPKILN_INLINE Py_ssize_t read(Compiled* self, core::Pool* pool, PyObject* const* args,
+                              Py_ssize_t nargs, PyObject* out, Inputs& in) {
+  const uint64_t* word = pool->words();
+  if (OPKILN_UNLIKELY(*word++ != self->id)) return -1;
+  const PyTypeObject* array = &PyArray_Type;
+  char** data = in.data;
+  core::HostValue* weak = in.weak;
+  for (PyObject* const* end = args + nargs; args != end; args++) {
+    PyObject* o = *args;
+    if (OPKILN_LIKELY(Py_TYPE(o) == array)) {
+      if (OPKILN_UNLIKELY(!has_layout(as_array(o), 'a', word))) return -1;
+      *data++ = PyArray_BYTES(as_array(o));
+      word = after_layout(word);
+    } else {
+      if (!read_number(o, *word, data, weak)) return -1;
+      word_tag(*word++) == 'a' ? void(data++) : void(weak++);
+    }
   }
-  key.hash = hash_key(g.key, g.words);
-  core::Pool* pool = table.find(key);
+  if (out) {
+    if (OPKILN_UNLIKELY(!has_layout(as_array(out), 'o', word))) return -1;
+    word = after_layout(word);
+  }
+  return OPKILN_LIKELY(*word == 0) ? data - in.data : -1;
+}
+
+// The last hit's pool, when it is alive and of this thread.
+inline core::Pool* guessed(const Compiled* self, const core::ThreadTable* table) {
+  return OPKILN_LIKELY(table && self->guess_generation == table->generation()) ? self->guess
+                                                                               : nullptr;
+}
+
+// The pool of the arguments' key by its hash; null when there is none or the call is not simple.
+core::Pool* find_pool(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* out) {
+  Gathered g;
+  g.key[0] = self->id;
+  for (Py_ssize_t i = 0; i < nargs; i++) {
+    if (!g.add(args[i])) return nullptr;
+  }
+  if (out && !g.add_layout('o', as_array(out))) return nullptr;
+  core::ThreadTable& table = core::ThreadTable::current();
+  core::Pool* pool = table.find({g.key, g.words, hash_key(g.key, g.words)});
   if (pool) {
     self->guess = pool;
     self->guess_generation = table.generation();
@@ -127,71 +200,108 @@ inline core::Pool* find_pool(Compiled* self, const Gathered& g) {
   return pool;
 }
 
-const core::PoolLimits kUnusedLimits;  // with an idle executor nothing is limited
+// Sets the Python error of the exception that is being handled.
+PyObject* error_set() {
+  try {
+    throw;
+  } catch (const PythonError&) {
+  }
+  OPKILN_CATCH_THREAD_EXIT
+  catch (...) {
+    raise_current();
+  }
+  return nullptr;
+}
+
+// run() threw. What is due then is a lease's work: it drops the executor if a kernel had begun.
+OPKILN_APART PyObject* run_failed(Compiled* self, core::Pool* pool, PyObject* result) {
+  const Ref owned(result);
+  self->counters.calls++;
+  try {
+    const core::PoolLimits unused;  // with an idle executor nothing is limited
+    const core::Lease lease = pool->acquire(unused, []() -> std::unique_ptr<core::Executor> {
+      return nullptr;  // not reached: the executor that failed is idle
+    });
+    const RecordRef record(static_cast<Record*>(lease->user));
+    try {
+      throw;
+    } catch (const core::HostError& e) {
+      throw_host_error(self, record.get(), e);
+    }
+  } catch (...) {
+    return error_set();
+  }
+}
+
+// False with an error set when the faults are one.
+OPKILN_APART bool faults_pass(Compiled* self, Record* record, uint64_t faults) {
+  const RecordRef hold(record);
+  try {
+    report_faults(self, record, faults);
+    return true;
+  } catch (...) {
+    return error_set() != nullptr;
+  }
+}
 
 // The result to return, or null with `*done` telling whether an error is set or the general way
 // must be taken.
-__attribute__((always_inline)) inline PyObject* quick(Compiled* self, PyObject* const* args,
-                                                      Py_ssize_t nargs, PyObject* out, bool* done) {
+OPKILN_INLINE PyObject* run(Compiled* self, const core::ThreadTable& table, core::Pool* pool,
+                            const Inputs& in, Py_ssize_t arrays, PyObject* out, bool* done) {
   *done = false;
-  Gathered g;
-  g.key[0] = self->id;
-  for (Py_ssize_t i = 0; i < nargs; i++) {
-    if (OPKILN_UNLIKELY(!g.add(args[i]))) return nullptr;
-  }
-  if (out && OPKILN_UNLIKELY(!g.add_out(out))) return nullptr;
-
-  core::Pool* pool = find_pool(self, g);
-  if (OPKILN_UNLIKELY(!pool || pool->idle() == 0)) return nullptr;
-  core::Lease lease = pool->acquire(kUnusedLimits, []() -> std::unique_ptr<core::Executor> {
-    return nullptr;  // not reached: there is an idle one
-  });
-  core::Executor& x = *lease;
-  const RecordRef record(static_cast<Record*>(x.user));
-  if (OPKILN_UNLIKELY(!record.get()->quick || x.is_fallback() ||
-                      x.estimated_ns() > kReleaseGilNs)) {
-    lease.cancel();
-    return nullptr;
-  }
-  char** pointers = x.args();
-  for (size_t i = 0; i < g.arrays; i++) pointers[i] = g.data[i];
-  Ref result;
+  core::Executor* x = pool->peek_idle();
+  if (OPKILN_UNLIKELY(!x || !x->user_flag)) return nullptr;
+  const core::OutSpec& spec = x->out(0);
+  PyArray_Descr* descr = g_descr[static_cast<int>(spec.dtype)];
+  PyObject* result = out;
+  char* target;
   uint64_t cell;  // memory of a result of rank 0, which becomes a scalar
-  const core::OutSpec& spec = x.out(0);
   if (out) {
-    *x.outs() = PyArray_BYTES(as_array(out));
-    if (OPKILN_UNLIKELY(!x.outs_are_safe())) {
-      lease.cancel();
-      return nullptr;
-    }
-    result = Ref::borrow(out);
+    target = PyArray_BYTES(as_array(out));
   } else if (OPKILN_UNLIKELY(spec.ndim == 0)) {
-    *x.outs() = reinterpret_cast<char*>(&cell);
+    target = reinterpret_cast<char*>(&cell);
   } else {
-    PyArray_Descr* descr = g_descr[static_cast<int>(spec.dtype)];
+    const uint64_t generation = table.generation(), id = self->id;
     Py_INCREF(descr);
-    const bool c_order = is_c_order(spec, PyDataType_ELSIZE(descr));
-    result = Ref(PyArray_NewFromDescr(&PyArray_Type, descr, spec.ndim, spec.shape,
-                                      c_order ? nullptr : spec.strides, nullptr, 0, nullptr));
+    // Strides that NumPy finds by itself cost less than checking given ones.
+    result = PyArray_NewFromDescr(&PyArray_Type, descr, spec.ndim, spec.shape,
+                                  OPKILN_LIKELY(spec.c_order) ? nullptr : spec.strides, nullptr, 0,
+                                  nullptr);
     if (OPKILN_UNLIKELY(!result)) {
       *done = true;
       return nullptr;
     }
-    *x.outs() = PyArray_BYTES(as_array(result.get()));
+    target = PyArray_BYTES(as_array(result));
+    // The allocation may have run any code: is the executor still there, idle, and its record too?
+    if (OPKILN_UNLIKELY(table.generation() != generation) || OPKILN_UNLIKELY(self->id != id) ||
+        OPKILN_UNLIKELY(pool->peek_idle() != x)) {
+      Py_DECREF(result);
+      return nullptr;
+    }
+  }
+  char** pointers = x->args();  // not before: a nested call may have used them
+#pragma GCC unroll 1            // few, and the code stays small
+  for (Py_ssize_t i = 0; i < arrays; i++) pointers[i] = in.data[i];
+  *x->outs() = target;
+  if (out) {
+    if (OPKILN_UNLIKELY(!x->outs_are_safe())) return nullptr;
+    Py_INCREF(out);
   }
   *done = true;
-  self->counters.calls++;
   uint64_t faults;
   try {
-    faults = x.run(g.weak);
-  } catch (const core::HostError& e) {
-    throw_host_error(self, record.get(), e);
+    faults = x->run(in.weak);
+  } catch (...) {
+    return run_failed(self, pool, result);
   }
+  x->ended();
+  self->counters.calls++;
   self->counters.hits++;
-  const int code = static_cast<int>(spec.dtype);
-  lease.release();
-  if (OPKILN_UNLIKELY(faults != 0)) report_faults(self, record.get(), faults);
-  return OPKILN_LIKELY(result) ? result.release() : PyArray_Scalar(&cell, g_descr[code], nullptr);
+  if (OPKILN_UNLIKELY(faults != 0) && !faults_pass(self, static_cast<Record*>(x->user), faults)) {
+    Py_XDECREF(result);
+    return nullptr;
+  }
+  return OPKILN_LIKELY(result != nullptr) ? result : PyArray_Scalar(&cell, descr, nullptr);
 }
 
 // Arguments by parameter when all of them are plain: the caller's own list, or `bound` filled from
@@ -199,7 +309,7 @@ __attribute__((always_inline)) inline PyObject* quick(Compiled* self, PyObject* 
 inline PyObject* const* bind_plain(Compiled* self, PyObject* const* args, Py_ssize_t nargs,
                                    PyObject* kwnames, PyObject** bound, PyObject** out) {
   const Py_ssize_t n = self->n_params;
-  if (!self->plain || nargs > n || n > kMostArgs) return nullptr;
+  if (!self->plain || nargs > n) return nullptr;
   const Py_ssize_t keywords = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
   if (nargs == n) {
     if (!keywords) return args;
@@ -229,29 +339,62 @@ inline PyObject* const* bind_plain(Compiled* self, PyObject* const* args, Py_ssi
   return bound;
 }
 
+OPKILN_APART PyObject* general(Compiled* self, PyObject* const* args, Py_ssize_t nargs,
+                               PyObject* kwnames) {
+  try {
+    return call_general(self, args, nargs, kwnames);
+  } catch (...) {
+    return error_set();
+  }
+}
+
+// Keywords, defaults, out=, or a key that is not the last one (then `guess` is false).
+OPKILN_APART PyObject* call_bound(Compiled* self, PyObject* const* args, Py_ssize_t nargs,
+                                  PyObject* kwnames, bool guess) {
+  try {
+    PyObject* bound[kMostQuickArgs];
+    PyObject* out = nullptr;
+    PyObject* const* values = bind_plain(self, args, nargs, kwnames, bound, &out);
+    if (out == Py_None) out = nullptr;
+    if (OPKILN_LIKELY(values != nullptr) && (!out || is_plain_out(out))) {
+      const Py_ssize_t n = self->n_params;
+      core::ThreadTable& table = core::ThreadTable::current();
+      core::Pool* pool = guess ? guessed(self, &table) : nullptr;
+      Inputs in;
+      Py_ssize_t arrays = pool ? read(self, pool, values, n, out, in) : -1;
+      if (OPKILN_UNLIKELY(arrays < 0)) {
+        pool = find_pool(self, values, n, out);
+        if (pool) arrays = read(self, pool, values, n, out, in);
+      }
+      if (OPKILN_LIKELY(arrays >= 0)) {
+        bool done;
+        PyObject* result = run(self, table, pool, in, arrays, out, &done);
+        if (OPKILN_LIKELY(done)) return result;
+      }
+    }
+    return call_general(self, args, nargs, kwnames);
+  } catch (...) {
+    return error_set();
+  }
+}
+
 }  // namespace
 
 PyObject* call_compiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   auto* self = reinterpret_cast<Compiled*>(o);
   const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-  try {
-    PyObject* bound[kMostArgs];
-    PyObject* out = nullptr;
-    PyObject* const* values = bind_plain(self, args, nargs, kwnames, bound, &out);
-    if (out == Py_None) out = nullptr;
-    if (OPKILN_LIKELY(values != nullptr)) {
-      bool done;
-      PyObject* result = quick(self, values, self->n_params, out, &done);
-      if (OPKILN_LIKELY(done)) return result;
-    }
-    return call_general(self, args, nargs, kwnames);
-  } catch (const PythonError&) {
+  if (OPKILN_UNLIKELY(kwnames != nullptr) || OPKILN_UNLIKELY(nargs != self->n_quick)) {
+    return call_bound(self, args, nargs, kwnames, true);
   }
-  OPKILN_CATCH_THREAD_EXIT
-  catch (...) {
-    raise_current();
-  }
-  return nullptr;
+  const core::ThreadTable* table = core::ThreadTable::known();
+  core::Pool* pool = guessed(self, table);
+  Inputs in;
+  const Py_ssize_t arrays =
+      OPKILN_LIKELY(pool != nullptr) ? read(self, pool, args, nargs, nullptr, in) : -1;
+  if (OPKILN_UNLIKELY(arrays < 0)) return call_bound(self, args, nargs, nullptr, false);
+  bool done;
+  PyObject* result = run(self, *table, pool, in, arrays, nullptr, &done);
+  return OPKILN_LIKELY(done) ? result : general(self, args, nargs, nullptr);
 }
 
 }  // namespace opkiln::face
