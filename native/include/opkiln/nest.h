@@ -11,8 +11,9 @@
 template <class T>
 static OK_OPAQUE void ok_pad(char* to, const char* from, i64 stride, i64 count, i64 total) {
   typedef typename ok_vec<T>::one E;
-  for (i64 i = 0; i < count; ++i) ((E*)to)[i] = *(const E*)(from + i * stride);
-  for (i64 i = count; i < total; ++i) ((E*)to)[i] = *(const E*)from;
+  const Vec<T> first = ok_splat<T>(*(const E*)from);
+  for (i64 i = 0; i < total; i += OK_N) ok_store(to + i * (i64)sizeof(T), first);
+  for (i64 i = 1; i < count; ++i) ((E*)to)[i] = *(const E*)(from + i * stride);
 }
 template <class T>
 static OK_OPAQUE void ok_unpad(char* to, i64 stride, const char* from, i64 count) {
