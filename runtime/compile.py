@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakSet
 
@@ -32,6 +32,7 @@ from opkiln.runtime.options import Options, checked
 from opkiln.runtime.program import Program, Request, clear_programs, program_of
 from opkiln.runtime.reference import interpret
 from opkiln.runtime.trace import Out, Traced, check_traceable, trace
+from opkiln.runtime.tree import hashable, mapped
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -127,13 +128,23 @@ class Plain(Generic[P, R]):
         result = self.fn(*args, **kwargs)
         if out is None:
             return result
-        targets = cast("tuple[Any, ...]", out) if isinstance(out, tuple) else (out,)
-        arrays = _arrays_in(result)
+        targets: list[Any] = [*out] if isinstance(out, tuple) else [out]
+        arrays: list[Any] = []
+        mapped(result, lambda v: arrays.append(v) if hasattr(v, "__array__") else None)
         if len(targets) != len(arrays):
             raise ShapeError(
                 f"out: expected {len(arrays)} entries, one per array, got {len(targets)}"
             )
-        return _stored(result, iter(targets))
+        left = iter(targets)
+
+        def stored(value: Any) -> Any:
+            target = next(left) if hasattr(value, "__array__") else None
+            if target is None:
+                return value
+            np.copyto(np.asarray(target), value, casting="same_kind")
+            return target
+
+        return mapped(result, stored)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind as a method."""
@@ -164,53 +175,13 @@ class Record:
         self.kinds = kinds
         self.plan = program.plan
         self.captures = traced.captures
-        self.out_tree = _with_slots(traced.out_tree, program.lowered.slots)
+        # The native side's marks for outputs; equal values share one.
+        slots = program.lowered.slots
+        self.out_tree = mapped(
+            traced.out_tree, lambda v: native.Slot(slots[v.index]) if isinstance(v, Out) else v
+        )
         self.n_outputs = sum(kind == "buffer" for kind, _ in program.lowered.outputs)
         self.where = traced.graph.where
-
-
-def _arrays_in(result: Any) -> list[Any]:
-    """The arrays and NumPy scalars of a nested result, in order."""
-    match result:
-        case tuple() | list():
-            items = cast("Iterable[object]", result)
-        case dict():
-            items = cast("dict[object, object]", result).values()
-        case _:
-            return [result] if hasattr(result, "__array__") else []
-    return [array for item in items for array in _arrays_in(item)]
-
-
-def _stored(result: Any, targets: Iterator[Any]) -> Any:
-    """The result with each array copied into the next target, unless that is None."""
-    match result:
-        case tuple() | list():
-            items = cast("tuple[object, ...] | list[object]", result)
-            return type(items)(_stored(item, targets) for item in items)
-        case dict():
-            entries = cast("dict[object, object]", result)
-            return {key: _stored(item, targets) for key, item in entries.items()}
-        case _:
-            target = next(targets) if hasattr(result, "__array__") else None
-            if target is None:
-                return result
-            np.copyto(np.asarray(target), result, casting="same_kind")
-            return target
-
-
-def _with_slots(tree: Any, slots: tuple[int, ...]) -> Any:
-    """The traced result tree with the native side's marks for outputs; equal values share one."""
-    match tree:
-        case Out():
-            return native.Slot(slots[tree.index])
-        case tuple() | list():
-            items = cast("tuple[object, ...] | list[object]", tree)
-            return type(items)(_with_slots(item, slots) for item in items)
-        case dict():
-            entries = cast("dict[object, object]", tree)
-            return {key: _with_slots(item, slots) for key, item in entries.items()}
-        case _:
-            return tree
 
 
 class Function(Generic[P, R]):
@@ -251,7 +222,7 @@ class Function(Generic[P, R]):
     def trace(self, tree: Any, leaves: list[Any], kinds: str) -> Record:
         """The record of a signature not seen yet: traced, rewritten and lowered, not built."""
         key = (
-            _frozen(tree),
+            hashable(tree),
             kinds,
             tuple(self._leaf_key(v, k) for v, k in zip(leaves, kinds, strict=True)),
         )
@@ -456,19 +427,3 @@ def clear_cache() -> None:
 def runtime_info() -> dict[str, int]:
     """The counts of `info()`, added up over all live compiled functions of the process."""
     return totals(list(_LIVE))
-
-
-def _frozen(tree: Any) -> Any:
-    """The argument tree as a hashable value."""
-    match tree:
-        case list():
-            items = cast("list[object]", tree)
-            return ("list", *(_frozen(item) for item in items))
-        case tuple():
-            fields = cast("tuple[object, ...]", tree)
-            return ("tuple", *(_frozen(item) for item in fields))
-        case dict():
-            entries = cast("dict[object, object]", tree)
-            return ("dict", *((key, _frozen(item)) for key, item in entries.items()))
-        case _:
-            return tree

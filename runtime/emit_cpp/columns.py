@@ -30,23 +30,9 @@ class ColumnPrinter(Printer):
         self.step = ACCUMULATORS if self.folds else width
         self.vectors = self.step // width
 
-    def text(self) -> str:
-        """The whole kernel."""
-        loops = [s for s in self.kernel.sections if s.kind == "loop"]
-        parts = [*self.header(), *self.state()]
-        for i, section in enumerate(loops):
-            parts += self.loop(i, section)
-        return "\n".join(parts + self.entry())
-
-    def state(self) -> list[str]:
-        """What passes between the entry and the column loops."""
-        lines = [f"struct {self.name}_state {{", "  const u64 *scalar;"]
-        lines += [f"  {kind} v{value};" for value, kind in self.row_values.items()]
-        for f in self.folds:
-            kind = vector(self.dtypes[f.value])
-            lines.append(f"  ok_fold<{kind}, {self.vectors}, ok_{f.row}_op> a{f.value};")
-        lines += ["  ok_fault_t fault;"] if self.faulting else []
-        return [*lines, "};"]
+    def fold_type(self, fold: k.Accumulate) -> str:
+        """One row's accumulators."""
+        return f"ok_fold<{vector(self.dtypes[fold.value])}, {self.vectors}, ok_{fold.row}_op>"
 
     # *** one column loop ***
 

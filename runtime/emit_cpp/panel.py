@@ -26,24 +26,11 @@ VECTORS = 8
 class PanelPrinter(Printer):
     """Row values are arrays of VECTORS vectors, one lane per row."""
 
-    def text(self) -> str:
-        """The whole kernel."""
-        loops = [s for s in self.kernel.sections if s.kind == "loop"]
-        parts = [*self.header(), *self.state()]
-        for i, section in enumerate(loops):
-            parts += self.loop(i, section)
-        return "\n".join(parts + self.entry())
+    row_suffix = f"[{VECTORS}]"
 
-    def state(self) -> list[str]:
-        """Row values and accumulators of a panel."""
-        lines = [f"struct {self.name}_state {{", "  const u64 *scalar;"]
-        lines += [f"  {kind} v{value}[{VECTORS}];" for value, kind in self.row_values.items()]
-        for f in self.folds:
-            lines.append(
-                f"  ok_panel<{vector(self.dtypes[f.value])}, {VECTORS}, ok_{f.row}_op> a{f.value};"
-            )
-        lines += ["  ok_fault_t fault;"] if self.faulting else []
-        return [*lines, "};"]
+    def fold_type(self, fold: k.Accumulate) -> str:
+        """The accumulators of a panel."""
+        return f"ok_panel<{vector(self.dtypes[fold.value])}, {VECTORS}, ok_{fold.row}_op>"
 
     def leaves_of(self, section: k.Section) -> list[str]:
         """Parameters and constants that the section reads."""

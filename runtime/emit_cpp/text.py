@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import cache
 
@@ -183,8 +184,10 @@ def is_blocked(kernel: k.Kernel, fold: k.Accumulate) -> bool:
     return REDUCTIONS[fold.row].combine == "{0} + {1}" and kernel.dtypes[fold.value].kind == "f"
 
 
-class Printer:
+class Printer(ABC):
     """What both printers share: which values live where, and how leaves and operands are read."""
+
+    row_suffix = ""  # of a row value's declaration
 
     def __init__(self, job: Job, width: int) -> None:
         self.kernel, self.classes, self.name = job.kernel, job.letters, job.symbol
@@ -203,6 +206,34 @@ class Printer:
                     section.kind != "loop" and not isinstance(s, k.Store)
                 ):
                     self.row_values[s.value] = vector(self.dtypes[s.value])
+
+    @abstractmethod
+    def fold_type(self, fold: k.Accumulate) -> str:
+        """The type of a fold's accumulators."""
+
+    @abstractmethod
+    def loop(self, index: int, section: k.Section) -> list[str]:
+        """The function of one column loop."""
+
+    @abstractmethod
+    def entry(self) -> list[str]:
+        """The function that the runtime calls."""
+
+    def text(self) -> str:
+        """The whole kernel: a state struct, a function per column loop, the entry."""
+        loops = [s for s in self.kernel.sections if s.kind == "loop"]
+        parts = [*self.header(), *self.state()]
+        for i, section in enumerate(loops):
+            parts += self.loop(i, section)
+        return "\n".join(parts + self.entry())
+
+    def state(self) -> list[str]:
+        """What passes between the entry and the column loops."""
+        lines = [f"struct {self.name}_state {{", "  const u64 *scalar;"]
+        lines += [f"  {kind} v{v}{self.row_suffix};" for v, kind in self.row_values.items()]
+        lines += [f"  {self.fold_type(f)} a{f.value};" for f in self.folds]
+        lines += ["  ok_fault_t fault;"] if self.faulting else []
+        return [*lines, "};"]
 
     def header(self) -> list[str]:
         """The kernel's statements as comments.
