@@ -32,7 +32,7 @@ def program(x: Array, y: Array) -> Array:
 def child(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh interpreter, which must end by itself within a minute."""
     return subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", code],
         capture_output=True,
         text=True,
         timeout=60,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 from typing import cast as as_type
 
@@ -333,13 +333,23 @@ def _compare(session: Session, row: OpRow, operands: list[Operand]) -> Node:
     return plain(session, row, operands)
 
 
+@cache
+def _where_mode() -> str:
+    """What np.where does with a Python int out of range: NumPy 2.4 wraps it, 2.5 refuses it."""
+    try:
+        np.where(np.array([True]), np.array([0], np.uint8), 256)
+    except OverflowError:
+        return "check"
+    return "wrap"
+
+
 def _where(session: Session, row: OpRow, operands: list[Operand]) -> Node:
-    """np.where makes arrays of its numbers and casts them unsafely, so they wrap."""
+    """np.where has a rule of its own for numbers out of range; the installed NumPy decides."""
     wanted, _ = signature(row, operands)
     for value, dtype in zip(operands[1:], wanted[1:], strict=True):
         if isinstance(value, int) and dtype.kind in "iu" and not -(2**63) <= value < 2**64:
             raise failure(HostRangeError, f"Python integer {value} out of bounds for {dtype.name}")
-    return plain(session, row, operands, "wrap")
+    return plain(session, row, operands, _where_mode())
 
 
 def _clip(session: Session, row: OpRow, operands: list[Operand]) -> Node:
