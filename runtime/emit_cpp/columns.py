@@ -133,14 +133,16 @@ class ColumnPrinter(Printer):
         lines = self.entry_head()
         for section in self.kernel.sections:
             if section.kind == "once":
-                lines.append(f"  for (int i = 0; i < {count}; ++i) p[i] = a->ptr[i];")
                 lines += [f"  {line}" for line in self.rowwise(section)]
         lines.append("  for (i64 r = row_begin; r < row_end; ++r) {")
-        at_row = "p[{0}] = a->ptr[{0}] + r * a->row[{0}];"
-        if count <= UNROLLED:  # a loop here costs a small call several nanoseconds
-            lines += [f"    {at_row.format(i)}" for i in range(count)]
+        # The first row, the only one of small calls, needs no arithmetic and no copy.
+        lines.append("    if (r) {")
+        at_row = "moved[{0}] = a->ptr[{0}] + r * a->row[{0}];"
+        if count <= UNROLLED:  # a loop here costs several nanoseconds a row
+            lines += [f"      {at_row.format(i)}" for i in range(count)]
         else:
-            lines.append(f"    for (int i = 0; i < {count}; ++i) {at_row.format('i')}")
+            lines.append(f"      for (int i = 0; i < {count}; ++i) {at_row.format('i')}")
+        lines += ["      p = moved;", "    }"]
         index = 0
         for section in self.kernel.sections:
             if section.kind == "row":

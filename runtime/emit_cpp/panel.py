@@ -120,7 +120,8 @@ class PanelPrinter(Printer):
         lines.append(
             f"    const i64 live = row_end - r < {VECTORS} * OK_N ? row_end - r : {VECTORS} * OK_N;"
         )
-        lines.append(f"    for (int i = 0; i < {count}; ++i) p[i] = a->ptr[i] + r * a->row[i];")
+        at_row = "moved[i] = a->ptr[i] + r * a->row[i];"
+        lines += [f"    for (int i = 0; i < {count}; ++i) {at_row}", "    p = moved;"]
         index = 0
         for section in self.kernel.sections:
             if section.kind == "loop":

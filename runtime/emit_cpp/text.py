@@ -298,7 +298,7 @@ class Printer(ABC):
             f"  {self.name}_state st;",
             "  st.scalar = a->scalar;",
             "  const i64 n = a->cols;",
-            f"  char *p[{count}];",
+            f"  char *moved[{count}], *const *p = a->ptr;",
         ]
         return [*lines, *(["  st.fault = ok_fault_t{};"] if self.faulting else [])]
 

@@ -40,12 +40,15 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
   ok_k0_state st;
   st.scalar = a->scalar;
   const i64 n = a->cols;
-  char *p[4];
+  char *moved[4], *const *p = a->ptr;
   for (i64 r = row_begin; r < row_end; ++r) {
-    p[0] = a->ptr[0] + r * a->row[0];
-    p[1] = a->ptr[1] + r * a->row[1];
-    p[2] = a->ptr[2] + r * a->row[2];
-    p[3] = a->ptr[3] + r * a->row[3];
+    if (r) {
+      moved[0] = a->ptr[0] + r * a->row[0];
+      moved[1] = a->ptr[1] + r * a->row[1];
+      moved[2] = a->ptr[2] + r * a->row[2];
+      moved[3] = a->ptr[3] + r * a->row[3];
+      p = moved;
+    }
     {
       const i64 m = n;
       char *const *q = p;

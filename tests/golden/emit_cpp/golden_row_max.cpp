@@ -35,10 +35,13 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
   ok_k0_state st;
   st.scalar = a->scalar;
   const i64 n = a->cols;
-  char *p[2];
+  char *moved[2], *const *p = a->ptr;
   for (i64 r = row_begin; r < row_end; ++r) {
-    p[0] = a->ptr[0] + r * a->row[0];
-    p[1] = a->ptr[1] + r * a->row[1];
+    if (r) {
+      moved[0] = a->ptr[0] + r * a->row[0];
+      moved[1] = a->ptr[1] + r * a->row[1];
+      p = moved;
+    }
     st.a1.start(-2147483648);
     {
       const i64 m = n;

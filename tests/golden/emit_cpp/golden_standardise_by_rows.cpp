@@ -63,10 +63,11 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
   ok_k0_state st;
   st.scalar = a->scalar;
   const i64 n = a->cols;
-  char *p[3];
+  char *moved[3], *const *p = a->ptr;
   for (i64 r = row_begin; r < row_end; r += 8 * OK_N) {
     const i64 live = row_end - r < 8 * OK_N ? row_end - r : 8 * OK_N;
-    for (int i = 0; i < 3; ++i) p[i] = a->ptr[i] + r * a->row[i];
+    for (int i = 0; i < 3; ++i) moved[i] = a->ptr[i] + r * a->row[i];
+    p = moved;
     {
       for (i64 u = 0; u * OK_N < live; ++u) {
         const i64 left = live - u * OK_N;

@@ -33,14 +33,16 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
   ok_k0_state st;
   st.scalar = a->scalar;
   const i64 n = a->cols;
-  char *p[3];
-  for (int i = 0; i < 3; ++i) p[i] = a->ptr[i];
+  char *moved[3], *const *p = a->ptr;
   {
   }
   for (i64 r = row_begin; r < row_end; ++r) {
-    p[0] = a->ptr[0] + r * a->row[0];
-    p[1] = a->ptr[1] + r * a->row[1];
-    p[2] = a->ptr[2] + r * a->row[2];
+    if (r) {
+      moved[0] = a->ptr[0] + r * a->row[0];
+      moved[1] = a->ptr[1] + r * a->row[1];
+      moved[2] = a->ptr[2] + r * a->row[2];
+      p = moved;
+    }
     {
       const i64 m = n;
       char *const *q = p;
