@@ -17,7 +17,7 @@ def run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return ok.compile(fn)(*args, **kwargs)
 
 
-def same(got: Any, want: Any) -> None:
+def check_same(got: Any, want: Any) -> None:
     np.testing.assert_array_equal(got, want)
     assert (np.asarray(got).dtype, np.shape(got)) == (np.asarray(want).dtype, np.shape(want))
 
@@ -34,7 +34,7 @@ def test_F040_a_fused_reduction_obeys_real_strides(n: int) -> None:
     square, other = rng.standard_normal((2, n, n)).astype("float32")
     for a, b in ((square.T, other), (square.T, other.T), (big[::2, 1::3], other)):
         for axis in (0, 1, None):
-            same(run(lambda a, b: (a + b).max(axis=axis), a, b), (a + b).max(axis=axis))  # noqa: B023
+            check_same(run(lambda a, b: (a + b).max(axis=axis), a, b), (a + b).max(axis=axis))  # noqa: B023
 
 
 @pytest.mark.parametrize("length", [1, 31, 3185])
@@ -70,14 +70,14 @@ def test_F043_overlapping_out_reads_old_values(n: int) -> None:
     a = np.arange(float(n))
     want = a[1:] + a[:-1]
     f(a[1:], a[:-1], out=a[1:])
-    same(a[1:], want)
+    check_same(a[1:], want)
     a = np.arange(float(n))
     f(a[::-1], a, out=a)
-    same(a, np.full(n, n - 1.0))
+    check_same(a, np.full(n, n - 1.0))
     assert f.info().copies == 2
     a = np.arange(float(n))
     f(a, a, out=a)  # the same elements: written in place, without a copy
-    same(a, 2 * np.arange(float(n)))
+    check_same(a, 2 * np.arange(float(n)))
     assert f.info().copies == 2
 
 
@@ -86,7 +86,7 @@ def test_F044_aliasing_is_looked_at_on_each_call() -> None:
     x, y = np.ones(4), np.ones(4)
     out = np.empty(4), np.empty(4)
     f(x, y, out=out)
-    same(out[1], np.full(4, 2.0))
+    check_same(out[1], np.full(4, 2.0))
     base = np.arange(8.0)
     x, y = base[:4], base[2:6]
     want = x * 2, x + y
@@ -95,15 +95,15 @@ def test_F044_aliasing_is_looked_at_on_each_call() -> None:
         np.empty(4),
     )  # overlaps both inputs, with the shapes of the first call
     f(x, y, out=(first, second))
-    same(first, want[0])
-    same(second, want[1])
+    check_same(first, want[0])
+    check_same(second, want[1])
 
 
 def test_F045_results_are_never_the_argument() -> None:
     x = np.arange(4.0)
     for f in (lambda x: x, lambda x: x.astype(np.float64), np.positive, lambda x: x.T):
         y = run(f, x)
-        same(y, x)
+        check_same(y, x)
         assert not np.shares_memory(x, y)
 
 
@@ -111,13 +111,13 @@ def test_F045_results_are_never_the_argument() -> None:
 @pytest.mark.parametrize("view", [np.s_[:, ::-1], np.s_[::-1, ::-2], np.s_[::2]])
 def test_F047_negative_and_general_strides(view: Any, shape: tuple[int, int]) -> None:
     x = np.arange(shape[0] * shape[1], dtype="float32").reshape(shape)[view]
-    same(run(add, x, x), x + x)
+    check_same(run(add, x, x), x + x)
     for axis in (0, 1):
-        same(run(lambda x: x.sum(axis=axis), x), x.sum(axis=axis))  # noqa: B023
+        check_same(run(lambda x: x.sum(axis=axis), x), x.sum(axis=axis))  # noqa: B023
     wide = np.zeros((2 * shape[0], 2 * shape[1]), "float32")
     out = wide[::2, ::2][: x.shape[0], : x.shape[1]][:, ::-1]
     run(add, x, x, out=out)
-    same(out, x + x)
+    check_same(out, x + x)
     assert not wide[1::2].any()
     assert not wide[:, 1::2].any()
 
@@ -125,12 +125,12 @@ def test_F047_negative_and_general_strides(view: Any, shape: tuple[int, int]) ->
 def test_F052_zero_size_arrays() -> None:
     for shape in ((0, 3), (3, 0), (0,)):
         x = np.zeros(shape, "float32")
-        same(run(add, x, x), x + x)
+        check_same(run(add, x, x), x + x)
         for axis in [None, *range(x.ndim)]:
             got = run(lambda x: x.sum(axis=axis), x)  # noqa: B023
-            same(got, x.sum(axis=axis))
+            check_same(got, x.sum(axis=axis))
             assert not np.signbit(got).any()
-    same(run(lambda x: x.max(axis=1), np.zeros((0, 3), "float32")), np.zeros(0, "float32"))
+    check_same(run(lambda x: x.max(axis=1), np.zeros((0, 3), "float32")), np.zeros(0, "float32"))
     for axis in (None, 0):
         with pytest.raises(ValueError, match="max"):
             run(lambda x: x.max(axis=axis), np.zeros((0, 3), "float32"))  # noqa: B023
@@ -142,9 +142,9 @@ def test_F053_zero_dimensional_arrays() -> None:
     x = np.array(2.5)
     for axis in (None, 0, -1):
         got, want = run(lambda x: x.sum(axis=axis), x), x.sum(axis=axis)  # noqa: B023
-        same(got, want)
+        check_same(got, want)
         assert type(got) is type(want)
-    same(run(add, x, np.arange(3.0)), x + np.arange(3.0))
+    check_same(run(add, x, np.arange(3.0)), x + np.arange(3.0))
     assert type(run(add, x, x)) is np.float64
     out = np.array(0.0)
     assert run(add, x, x, out=out) is out
@@ -160,7 +160,7 @@ def test_F054_outputs_of_different_shapes_keep_them() -> None:
 def test_F055_one_against_zero() -> None:
     for left, right in (((0,), (1,)), ((3, 0), (3, 1)), ((1, 0), (0, 1))):
         a, b = np.zeros(left), np.ones(right)
-        same(run(add, a, b), a + b)
+        check_same(run(add, a, b), a + b)
     with pytest.raises(ValueError, match="broadcast"):
         run(add, np.zeros(0), np.zeros(2))
 
@@ -169,20 +169,20 @@ def test_F056_one_program_serves_equal_lengths_and_ones() -> None:
     f = ok.compile(add)
     for left, right in (((4,), (4,)), ((4,), (1,)), ((1,), (4,)), ((1,), (1,))):
         a, b = np.arange(left[0], dtype="f4"), np.arange(10, 10 + right[0]).astype("f4")
-        same(f(a, b), a + b)
+        check_same(f(a, b), a + b)
     a, b = np.arange(12.0).reshape(3, 4), np.arange(4.0).reshape(1, 4)
-    same(f(a, b), a + b)
+    check_same(f(a, b), a + b)
     assert f.info().traces == 2  # one per rank
 
 
 def test_F058_more_than_two_to_the_31_elements() -> None:
     x = np.broadcast_to(np.ones(1, "int8"), (2**31 + 1,))
-    same(run(lambda x: x.sum(), x), np.int64(2147483649))
+    check_same(run(lambda x: x.sum(), x), np.int64(2147483649))
 
 
 def test_F060_reductions_of_different_slices_stay_apart() -> None:
     t = np.arange(4.0)
-    same(run(lambda a, b: a.max() - b.sum(), t[1:4], t[1:3]), t[1:4].max() - t[1:3].sum())
+    check_same(run(lambda a, b: a.max() - b.sum(), t[1:4], t[1:3]), t[1:4].max() - t[1:3].sum())
 
 
 def test_F077_scalars_are_arguments() -> None:
@@ -197,7 +197,7 @@ def test_F077_scalars_are_arguments() -> None:
     assert f.info().traces == 3  # a float, an int, True
     g = ok.compile(lambda x, n: x**n, static="n")
     for n in (2, 2.0, 3, True, 2):
-        same(g(x, n), x**n)
+        check_same(g(x, n), x**n)
     assert g.info().traces == 4
 
 
@@ -221,7 +221,7 @@ def test_F134_static_arguments_are_compared_by_value() -> None:
     f = ok.compile(lambda x, axis: x.sum(axis=axis), static="axis")
     x = np.ones((2, 3))
     for axis in ((0, 1), (np.int64(0), np.int32(1)), (0, 1)):
-        same(f(x, axis), x.sum())
+        check_same(f(x, axis), x.sum())
     assert f.info().traces == 1
     with pytest.raises(TypeError, match="axis"):
         f(x, [0, 1])

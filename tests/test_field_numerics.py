@@ -21,7 +21,7 @@ def run(fn: Callable[..., Any], *args: Any) -> Any:
     return ok.compile(fn)(*args)
 
 
-def same(got: Any, want: Any) -> None:
+def check_same(got: Any, want: Any) -> None:
     np.testing.assert_array_equal(got, want)
     assert np.asarray(got).dtype == np.asarray(want).dtype
 
@@ -32,10 +32,10 @@ def test_F001_floor_division_rounds_down(dtype: str, repeat: int) -> None:
     a = np.tile(np.array([-7, 7, -7, 7], dtype), repeat)
     b = np.tile(np.array([3, -3, -3, 3], dtype), repeat)
     quotient, remainder = run(lambda a, b: (a // b, a % b), a, b)
-    same(quotient, np.tile(np.array([-3, -3, 2, 2], dtype), repeat))
-    same(remainder, np.tile(np.array([2, -2, -1, 1], dtype), repeat))
-    same(run(lambda a: a // 3, a), a // 3)
-    same(run(lambda a: a % -3, a), a % -3)
+    check_same(quotient, np.tile(np.array([-3, -3, 2, 2], dtype), repeat))
+    check_same(remainder, np.tile(np.array([2, -2, -1, 1], dtype), repeat))
+    check_same(run(lambda a: a // 3, a), a // 3)
+    check_same(run(lambda a: a % -3, a), a % -3)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
@@ -47,7 +47,7 @@ def test_F002_division_by_zero_is_a_value_and_a_count(dtype: str) -> None:
             f(a, b)  # counts nothing, whatever stands in the idle lanes behind the last element
             b[-1] = 0
             with np.errstate(all="ignore"):
-                same(f(a, b), op(a, b))
+                check_same(f(a, b), op(a, b))
         assert f.info().integer_faults == 2
 
 
@@ -55,23 +55,23 @@ def test_F002_division_by_zero_is_a_value_and_a_count(dtype: str) -> None:
 def test_F002_the_lowest_integer_by_minus_one(dtype: str) -> None:
     low, one = np.full(3, np.iinfo(dtype).min, dtype), np.full(3, -1, dtype)
     f = ok.compile(np.floor_divide)
-    same(f(low, one), low)
+    check_same(f(low, one), low)
     assert f.info().integer_faults == 1
-    same(run(np.remainder, low, one), np.zeros(3, dtype))
+    check_same(run(np.remainder, low, one), np.zeros(3, dtype))
 
 
 def test_F004_division_by_a_constant_at_the_ends_of_the_range() -> None:
     low, high = np.iinfo("int32").min, np.iinfo("int32").max
     n = np.array([24, 0, -1, low, low + 9, high], "int32")
     with np.errstate(all="ignore"):
-        same(run(lambda n: (n + 9) // 10, n), (n + np.int32(9)) // np.int32(10))
-        same(run(lambda n: -(-n // 10), n), -(-n // np.int32(10)))
+        check_same(run(lambda n: (n + 9) // 10, n), (n + np.int32(9)) // np.int32(10))
+        check_same(run(lambda n: -(-n // 10), n), -(-n // np.int32(10)))
 
 
 @pytest.mark.parametrize("shape", [(), (33,)])
 def test_F005_narrow_sums_wrap_before_they_widen(shape: tuple[int, ...]) -> None:
     x = np.full(shape, 128, "uint8")
-    same(run(lambda x: (x + x).astype(np.int16), x), np.zeros(shape, "int16"))
+    check_same(run(lambda x: (x + x).astype(np.int16), x), np.zeros(shape, "int16"))
 
 
 def test_F006_negation_of_unsigned_then_compare() -> None:
@@ -84,15 +84,19 @@ def test_F006_negation_of_unsigned_then_compare() -> None:
 
 
 def test_F008_signed_overflow_wraps_at_every_op() -> None:
-    same(run(lambda x: (x + x).astype(np.int64), np.array([2**31 - 1], "int32")), np.array([-2]))
+    check_same(
+        run(lambda x: (x + x).astype(np.int64), np.array([2**31 - 1], "int32")), np.array([-2])
+    )
     for first, product in ((6, 120), (60, -80)):  # 60 * 5 * 4 is 1200, which wraps
         a, b, c = (np.array([v], "int8") for v in (first, 5, 4))
-        same(run(lambda a, b, c: (a * b) * c, a, b, c), np.array([product], "int8"))
-        same(run(lambda a, b, c: a * (b * c), a, b, c), np.array([product], "int8"))
+        check_same(run(lambda a, b, c: (a * b) * c, a, b, c), np.array([product], "int8"))
+        check_same(run(lambda a, b, c: a * (b * c), a, b, c), np.array([product], "int8"))
     low = np.array([np.iinfo("int16").min], "int16")
     for wide in run(lambda x: (np.abs(x).astype(np.int32), (-x).astype(np.int32)), low):
-        same(wide, low.astype("int32"))
-    same(run(lambda x: x.sum(dtype=np.int32), np.full(3, 2**31 - 1, "int32")), np.int32(2147483645))
+        check_same(wide, low.astype("int32"))
+    check_same(
+        run(lambda x: x.sum(dtype=np.int32), np.full(3, 2**31 - 1, "int32")), np.int32(2147483645)
+    )
 
 
 def test_F009_unsigned_subtraction_wraps_with_and_without_fusion() -> None:
@@ -107,14 +111,14 @@ def test_F009_unsigned_subtraction_wraps_with_and_without_fusion() -> None:
 def test_F011_float_to_unsigned_casts_agree_between_body_and_rest(n: int) -> None:
     x = np.resize(np.array([-1.0, -0.3, -2.2, 300.0, np.nan], "float32"), n)
     want = np.resize(np.array([255, 0, 254, 44, 0], "uint8"), n)
-    same(run(lambda x: x.astype(np.uint8), x), want)
+    check_same(run(lambda x: x.astype(np.uint8), x), want)
     wild = np.array([np.nan, np.inf, 3e9], "float32")
     got = run(lambda x: x.astype(np.int32), wild)
     assert (got == np.iinfo("int32").min).all()
 
 
 def test_F013_integer_powers() -> None:
-    same(run(lambda x: x**-1.0, np.array([2, 4], "int32")), np.array([0.5, 0.25]))
+    check_same(run(lambda x: x**-1.0, np.array([2, 4], "int32")), np.array([0.5, 0.25]))
     for exponent in (-2, np.array([-2, 1])):
         with pytest.raises(ValueError, match="negative integer power"):
             run(lambda x, e: x**e, np.array([2, 3]), exponent)
@@ -128,22 +132,22 @@ def test_F013_integer_powers() -> None:
 
 def test_F014_accumulators_widen_and_elements_do_not() -> None:
     x = np.array([200, 200, 200], "uint8")
-    same(run(lambda x: x.sum(), x), np.uint64(600))
-    same(run(lambda x: (x * x).sum(), x), np.uint64(192))
-    same(run(lambda x: (x.astype(np.int64) ** 2).sum(), x), np.int64(120000))
+    check_same(run(lambda x: x.sum(), x), np.uint64(600))
+    check_same(run(lambda x: (x * x).sum(), x), np.uint64(192))
+    check_same(run(lambda x: (x.astype(np.int64) ** 2).sum(), x), np.int64(120000))
 
 
 def test_F015_scalars_stay_weak_inside_as_outside() -> None:
     x = np.ones(3, "float32")
     for h in (0.5, np.float32(0.5), np.float64(0.5), np.array(0.5, "float32")):
-        same(run(lambda x, h: x * (2.0 * h), x, h), x * (2.0 * h))
-        same(run(lambda x: x * (2.0 * h), x), x * (2.0 * h))  # noqa: B023
+        check_same(run(lambda x, h: x * (2.0 * h), x, h), x * (2.0 * h))
+        check_same(run(lambda x: x * (2.0 * h), x), x * (2.0 * h))  # noqa: B023
     with pytest.raises(OverflowError, match="300"):
         run(lambda x: x + 300, np.ones(3, "uint8"))
     with pytest.raises(OverflowError, match="300"):
         run(lambda x, h: x + h, np.ones(3, "uint8"), 300)
     assert run(lambda x, h: x < h, np.ones(3, "uint8"), 300).all()
-    same(
+    check_same(
         run(lambda x, h: np.clip(x, 0, h), np.full(2, 255, "uint8"), 300), np.full(2, 255, "uint8")
     )
 
@@ -153,11 +157,11 @@ def test_F016_nan_wins_in_any_order(n: int) -> None:
     nan = math.nan
     a = np.resize(np.array([1, nan, 3], "float32"), n)
     b = np.full(n, 2, "float32")
-    same(run(np.maximum, a, b), np.maximum(a, b))
-    same(run(np.maximum, b, a), np.maximum(b, a))
-    same(run(lambda a: np.maximum(a, 2), a), np.maximum(a, 2))
+    check_same(run(np.maximum, a, b), np.maximum(a, b))
+    check_same(run(np.maximum, b, a), np.maximum(b, a))
+    check_same(run(lambda a: np.maximum(a, 2), a), np.maximum(a, 2))
     assert np.isnan(run(lambda a: a.max(), a))
-    same(run(lambda a: np.clip(a, 0, 2), a), np.clip(a, 0, 2))
+    check_same(run(lambda a: np.clip(a, 0, 2), a), np.clip(a, 0, 2))
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 5), (33,), (7, 130)])
@@ -168,7 +172,7 @@ def test_F017_idle_lanes_never_enter_a_maximum(shape: tuple[int, ...]) -> None:
         rng.integers(-9, -1, shape).astype("int8"),
     ):
         for axis in [None, *range(len(shape))]:
-            same(run(lambda x: x.max(axis=axis), x), x.max(axis=axis))  # noqa: B023
+            check_same(run(lambda x: x.max(axis=axis), x), x.max(axis=axis))  # noqa: B023
 
 
 def test_F019_returning_an_intermediate_changes_nothing() -> None:
@@ -185,11 +189,11 @@ def test_F019_returning_an_intermediate_changes_nothing() -> None:
     assert not run(one, a, b).any()
     t, d = run(two, a, b)
     assert not d.any()
-    same(t, a * b)
+    check_same(t, a * b)
     c = a * b * np.float32(0.9)  # close to the product, so that its lost digits count
     difference = run(lambda a, b, c: a * b - c, a, b, c)
-    same(difference, a * b - c)
-    same(run(lambda a, b, c: (a * b, a * b - c), a, b, c)[1], difference)
+    check_same(difference, a * b - c)
+    check_same(run(lambda a, b, c: (a * b, a * b - c), a, b, c)[1], difference)
 
 
 @pytest.mark.parametrize("n", [1, 33])
@@ -217,7 +221,9 @@ def test_F027_float_sums_are_as_good_as_numpys() -> None:
     tall = x.reshape(-1, 4)
     columns = run(lambda x: x.sum(axis=0), tall)
     assert (abs(columns / (exact / 4) - 1) < 1e-6).all()
-    same(run(lambda x: x.sum(axis=0), np.asfortranarray(tall)), columns)  # the order is the same
+    check_same(
+        run(lambda x: x.sum(axis=0), np.asfortranarray(tall)), columns
+    )  # the order is the same
 
 
 def test_F029_denormals_survive_loading_and_running() -> None:
@@ -243,9 +249,9 @@ def test_F030_float_remainder() -> None:
     with np.errstate(all="ignore"):
         want = f(a, b)
     got = run(f, a, b)
-    same(got[0], want[0])
-    same(got[1], want[1])
-    same(run(lambda a, b: a % b, np.array([1e30], "float32"), np.array([3], "float32")),
+    check_same(got[0], want[0])
+    check_same(got[1], want[1])
+    check_same(run(lambda a, b: a % b, np.array([1e30], "float32"), np.array([3], "float32")),
          np.array([1e30], "float32") % np.float32(3))  # fmt: skip
 
 
@@ -264,13 +270,13 @@ def test_F031_one_value_one_result_whatever_the_length(name: str, dtype: str) ->
 
 def test_F032_booleans_are_booleans() -> None:
     b = np.array([True, True, False])
-    same(run(lambda b: b + b, b), np.array([True, True, False]))
-    same(run(lambda b: b * b, b), np.array([True, True, False]))
-    same(run(lambda b: b.sum(), b), np.int64(2))
-    same(run(lambda b: ~b, b), ~b)
+    check_same(run(lambda b: b + b, b), np.array([True, True, False]))
+    check_same(run(lambda b: b * b, b), np.array([True, True, False]))
+    check_same(run(lambda b: b.sum(), b), np.int64(2))
+    check_same(run(lambda b: ~b, b), ~b)
     for f in (lambda b: np.where(~b, 1, 2), lambda b: np.where(~(b * b), 1, 2)):
-        same(run(f, b), f(b))  # within a kernel, where nothing is stored and read back
-    same(run(lambda b: (b + b).astype(np.int32), b), np.array([1, 1, 0], "int32"))
+        check_same(run(f, b), f(b))  # within a kernel, where nothing is stored and read back
+    check_same(run(lambda b: (b + b).astype(np.int32), b), np.array([1, 1, 0], "int32"))
     for refused in (lambda b: b - b, lambda b: -b):
         with pytest.raises(TypeError):
             run(refused, b)
@@ -279,22 +285,22 @@ def test_F032_booleans_are_booleans() -> None:
 def test_F033_logical_is_not_bitwise() -> None:
     a, b = np.array([2, 0, 4], "int32"), np.array([1, 1, 4], "int32")
     for name in ("logical_and", "logical_or", "logical_xor"):
-        same(run(getattr(np, name), a, b), getattr(np, name)(a, b))
+        check_same(run(getattr(np, name), a, b), getattr(np, name)(a, b))
     x = np.array([0.5, np.nan, -0.0])
-    same(run(np.logical_not, x), np.logical_not(x))
+    check_same(run(np.logical_not, x), np.logical_not(x))
 
 
 def test_F034_64_bit_integers_never_pass_through_double() -> None:
-    same(
+    check_same(
         run(lambda x: x + (2**64 - 11), np.array([5], "uint64")),
         np.array([18446744073709551610], "uint64"),
     )
-    same(
+    check_same(
         run(lambda x, h: x + h, np.array([5], "uint64"), 2**64 - 11),
         np.array([18446744073709551610], "uint64"),
     )
     for x in (np.array([2**53, 2**53 + 1]), np.array([2**53 + 1, 2**53])):
-        same(run(lambda x: x.max(), x), np.int64(2**53 + 1))
-    same(run(lambda x: x.sum(), np.array([2**53 + 1])), np.int64(2**53 + 1))
+        check_same(run(lambda x: x.max(), x), np.int64(2**53 + 1))
+    check_same(run(lambda x: x.sum(), np.array([2**53 + 1])), np.int64(2**53 + 1))
     for big, small in ((2**63, -1), (2**53 + 1, 2**53)):
         assert run(lambda a, b: a > b, np.array([big], "uint64"), np.array([small]))[0]

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -382,9 +381,7 @@ def test_deep_chains(n: int) -> None:
             x = x * 0.5 + 1
         return x
 
-    start = time.perf_counter()
     found = traced(chain, A)
-    assert time.perf_counter() - start < 3
     assert len(found.graph.nodes) > n
     check(chain, A)
 
