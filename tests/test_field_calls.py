@@ -293,3 +293,76 @@ assert ok.runtime_info()["calls"] == 2 or ok.runtime_info()["calls"] == 1
 """
     done = child(code, OPKILN_POOL_CAP="3", OPKILN_POOL_TIMEOUT="2.5", OPKILN_MAX_THREAD_POOLS="1")
     assert done.returncode == 0, done.stderr
+
+
+def test_F062_file_times_decide_nothing(tmp_path: Path) -> None:
+    code = """
+import os, pathlib, sys, numpy as np, opkiln as ok
+f = ok.compile(lambda x: np.exp(x) * 1.125 + x)
+f(np.ones(3))
+print(f.info().builds)
+for path in pathlib.Path(os.environ["OPKILN_CACHE_DIR"]).rglob("*"):
+    os.utime(path, (int(sys.argv[1]),) * 2)
+g = ok.compile(lambda x: np.exp(x) * 1.25 + x)  # another text, whatever is older
+assert abs(g(np.ones(3)) - (np.exp(1.0) * 1.25 + 1)).max() < 1e-12
+"""
+    cache = str(tmp_path / "cache")
+    builds = []
+    for moment in (0, 2_000_000_000, 1):  # the epoch, the future, the epoch again
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(moment)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"OPKILN_CACHE_DIR": cache},
+            check=True,
+        )
+        builds.append(done.stdout.strip())
+    assert builds == ["1", "0", "0"]
+
+
+def test_F087_F088_no_thread_is_started() -> None:
+    code = """
+import os, numpy as np
+before = len(os.listdir("/proc/self/task"))
+import opkiln as ok
+f = ok.compile(lambda x: np.tanh(x) + 1)
+outer = ok.compile(lambda x: f(x) * 2)
+outer(np.ones(1_000_000)), f(np.ones(3))
+assert len(os.listdir("/proc/self/task")) == before
+"""
+    done = child(code, OPENBLAS_NUM_THREADS="1")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_F135_a_hit_runs_no_python() -> None:
+    @ok.compile
+    def f(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p):  # noqa: E741
+        return a + b + c + d + e + f + g + h + i + j + k + l + m + n + o + p
+
+    xs = [np.ones(8, "f4")] * 16
+    f(*xs)
+    events: list[str] = []
+    sys.setprofile(lambda frame, event, arg: events.append(event))
+    try:
+        f(*xs)
+    finally:
+        sys.setprofile(None)
+    assert [e for e in events if e == "call"] == []
+    assert f.info().hits == 1
+
+
+def test_F136_a_thousand_layouts_stay_hits() -> None:
+    f = ok.compile(program)
+    arrays = [np.ones(n, "f4") for n in range(1, 901)]
+    seen: list[ok.Info] = []
+
+    def work() -> None:  # a thread of its own has an empty table
+        for _ in range(2):
+            for x in arrays:
+                f(x, x)
+        seen.append(f.info())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert (seen[0].misses, seen[0].hits, seen[0].evictions) == (900, 900, 0)

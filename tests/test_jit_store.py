@@ -91,7 +91,7 @@ DAMAGES = [truncate, halve, flip, lengthen, directory, absent, link, unreadable,
 
 @pytest.mark.parametrize("name", [*store.FILES, store.MANIFEST])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_F070_damage_is_a_miss_and_one_warning(
+def test_F070_F144_damage_is_a_miss_and_one_warning(
     scoped: Path,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

@@ -144,7 +144,7 @@ def test_errors_of_library_and_plan(tmp_path: Path, library: Library) -> None:
 # ---- pools, threads, memory ----
 
 
-def test_pool_waits_for_work_in_flight(compiled: Factory) -> None:
+def test_F091_nothing_is_lent_before_its_event(compiled: Factory) -> None:
     stream = native.ManualStream(2)
     f, _ = compiled(simple("mad_f32"))
     x = f32(3)
