@@ -1,4 +1,7 @@
-"""Blame: what went wrong while a program ran in, a typed error that names op and line out."""
+"""Blame: what went wrong while a program ran in, a typed error that names op and line out.
+
+The graph is the rewritten one with the calling function's own lines.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,7 @@ from opkiln.runtime.errors import (
     OpkilnError,
     ShapeError,
 )
-from opkiln.runtime.graph import Node, topological
-from opkiln.runtime.program import Program
+from opkiln.runtime.graph import Graph, Node, topological
 
 # What the native side's host program reports, as {kind: (error, text)}; a and b are its values.
 _HOST_ERRORS: dict[str, tuple[type[OpkilnError], str]] = {
@@ -35,39 +37,38 @@ _HOST_ERRORS: dict[str, tuple[type[OpkilnError], str]] = {
 }
 
 
-def host_error(program: Program, kind: str, register: int, values: tuple[int, ...]) -> NoReturn:
-    """Raise what a failed size or scalar computation means.
+def host_error(graph: Graph, kind: str, node: Node | None, values: tuple[int, ...]) -> NoReturn:
+    """Raise what a failed size or scalar computation, that of `node`, means.
 
     Raises:
         ShapeError, HostRangeError, HostDivisionError, IntegerPowerError, NotYet.
     """
-    node = program.registers.get(register)
     if kind == "empty_reduction":
         op, at = place(
-            program, lambda n: isinstance(n.op, Reduce) and REDUCTIONS[n.op.row].empty == "error"
+            graph, lambda n: isinstance(n.op, Reduce) and REDUCTIONS[n.op.row].empty == "error"
         )
     else:
-        op, at = place(program, lambda n: node is not None and node in _host_nodes(n))
+        op, at = place(graph, lambda n: node is not None and node in _host_nodes(n))
     error, text = _HOST_ERRORS.get(kind, (ShapeError, kind + " ({a}, {b})"))
     a, b = (*values, 0, 0)[:2]
     dtype = BY_CODE[b].name if kind == "range" and b in BY_CODE else ""
     raise error(f"{op}: {text.format(a=a, b=b, dtype=dtype)}{at}")
 
 
-def data_error(program: Program) -> NoReturn:
+def data_error(graph: Graph) -> NoReturn:
     """Raise for kernels that met data they must refuse; only integer power does.
 
     Raises:
         IntegerPowerError: always.
     """
-    op, at = place(program, lambda n: n.op.name == "power")
+    op, at = place(graph, lambda n: n.op.name == "power")
     raise IntegerPowerError(f"{op}: integers to negative integer powers are not allowed{at}")
 
 
-def place(program: Program, wanted: Callable[[Node], bool]) -> tuple[str, str]:
+def place(graph: Graph, wanted: Callable[[Node], bool]) -> tuple[str, str]:
     """Name of the first op that fits, and " (file:line)" where the user wrote it."""
     found: Node | None = None
-    for node in program.graph.nodes:
+    for node in graph.nodes:
         if node.is_host or isinstance(node.op, Input):
             continue
         # A Python number enters by a conversion; the user knows the op that it feeds.
@@ -79,7 +80,7 @@ def place(program: Program, wanted: Callable[[Node], bool]) -> tuple[str, str]:
             break
     if found is None:
         return "call", ""
-    at = program.graph.where.get(found) or program.traced.where.get(found)
+    at = graph.where.get(found)
     return found.op.name, f" ({at})" if at else ""
 
 

@@ -31,6 +31,7 @@ from opkiln.runtime.locks import ForkLock
 from opkiln.runtime.options import Options, checked
 from opkiln.runtime.program import Program, Request, clear_programs, program_of
 from opkiln.runtime.reference import interpret
+from opkiln.runtime.rewrite import rewrite
 from opkiln.runtime.trace import Out, Traced, check_traceable, trace
 from opkiln.runtime.tree import hashable, mapped
 
@@ -168,9 +169,10 @@ class Plain(Generic[P, R]):
 class Record:
     """What the native side keeps per signature: plan, tree of results, captured arrays."""
 
-    __slots__ = ("captures", "kinds", "n_outputs", "out_tree", "plan", "program", "where")
+    __slots__ = ("captures", "graph", "kinds", "out_tree", "plan", "program")
 
     def __init__(self, traced: Traced, program: Program, kinds: str) -> None:
+        self.graph = traced.graph  # equal to the program's, with this function's own lines
         self.program = program
         self.kinds = kinds
         self.plan = program.plan
@@ -180,8 +182,6 @@ class Record:
         self.out_tree = mapped(
             traced.out_tree, lambda v: native.Slot(slots[v.index]) if isinstance(v, Out) else v
         )
-        self.n_outputs = sum(kind == "buffer" for kind, _ in program.lowered.outputs)
-        self.where = traced.graph.where
 
 
 class Function(Generic[P, R]):
@@ -288,12 +288,17 @@ class Function(Generic[P, R]):
 
     def host_error(self, record: Record, kind: str, register: int, values: tuple[int, ...]) -> None:
         """Raise what a failed size or scalar computation means, naming the user's line."""
-        blame.host_error(record.program, kind, register, values)
+        node = record.program.registers.get(register)
+        blame.host_error(self._located(record), kind, node, values)
 
     def fault(self, record: Record, bits: int) -> None:
         """Raise for kernels that met data they must refuse."""
         del bits  # one kind of data is refused so far
-        blame.data_error(record.program)
+        blame.data_error(self._located(record))
+
+    def _located(self, record: Record) -> Graph:
+        """The program's graph with this function's lines; equal graphs rewrite alike."""
+        return rewrite(record.graph, opt_level=self.options.opt_level)
 
     # *** the user's methods ***
 
@@ -308,9 +313,7 @@ class Function(Generic[P, R]):
         record = self.trace(tree, leaves, kinds)
         arrays = [v for v, kind in zip(leaves, kinds, strict=True) if kind == "a"]
         # A program of its own has no variants yet, so all that a call needs is missing from it.
-        program = Program(
-            record.program.traced, len(arrays), record.program.pins, self.options.opt_level
-        )
+        program = Program(record.graph, len(arrays), record.program.pins, self.options.opt_level)
         requests = program.plan.missing(arrays, record.captures)
         kernels = tuple(launch.kernel for launch in program.lowered.launches)
         source = program.source(requests) if requests else ""
@@ -415,7 +418,7 @@ def _warn_interpreted(error: ToolchainNotFound) -> None:
     import warnings
 
     _warned.append(str(error))
-    text = f"compiled functions run in the interpreter, at NumPy's speed: {error}"
+    text = f"compiled functions run in the interpreter, no faster than NumPy: {error}"
     warnings.warn(text, OpkilnWarning, stacklevel=2)
 
 
@@ -426,4 +429,5 @@ def clear_cache() -> None:
 
 def runtime_info() -> dict[str, int]:
     """The counts of `info()`, added up over all live compiled functions of the process."""
-    return totals(list(_LIVE))
+    counts = totals(list(_LIVE))
+    return {name: counts.get(name, 0) for name in Info.__match_args__}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -73,3 +74,21 @@ def test_equal_results_share_an_output() -> None:
     np.testing.assert_array_equal(a, u)
     assert (n, m) == (4, 4)
     assert ok.compile(np.isnan)(np.array(3, np.int8)) is np.False_
+
+
+def test_functions_that_share_a_program_name_their_own_lines() -> None:
+    first = ok.compile(lambda a, b: a * b - 17.25)
+    second = ok.compile(
+        lambda a, b: a * b - 17.25  # another line, an equal graph
+    )
+    line = sys._getframe().f_lineno
+    for f, lines in ((first, range(line - 5, line - 3)), (second, range(line - 3, line))):
+        with pytest.raises(ValueError, match="multiply") as caught:
+            f(FLOATS, np.ones(4))
+        said = int(str(caught.value).partition("test_blame.py:")[2].partition(")")[0])
+        assert said in lines, (said, line)
+    assert second.info().programs == 0, "the program is shared"
+
+
+def test_the_counts_of_the_process_have_the_names_of_info() -> None:
+    assert set(ok.runtime_info()) == set(ok.Info.__match_args__)
