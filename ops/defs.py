@@ -153,7 +153,7 @@ class OpRow:
     expr: str
     exprs: tuple[tuple[str, str], ...] = ()
     cuda: str | None = None  # None: `expr` serves the device too
-    exactness: str = "exact"  # exact | ulp | bound | ungated
+    exactness: str = "exact"  # exact | ulp | bound
     ungated: str = ""  # what even an exact row leaves open, as NumPy itself does: "zero sign"
     ulp: float = 0.0  # tolerance of `ulp` rows against the true value
     domain: tuple[float, float] = (-8.0, 8.0)  # where tests draw float operands

@@ -49,6 +49,5 @@ def select(row: OpRow, operands: tuple[Any, ...]) -> Signature:
 def inexact(row: OpRow, operands: tuple[Any, ...]) -> Signature:
     """float32 stays, everything else becomes float64: functions that NumPy itself lacks."""
     del row
-    kinds = {np.dtype(np.float32): np.dtype(np.float32)}
-    out = kinds.get(operands[0], np.dtype(np.float64))
+    out = np.dtype(np.float32 if operands[0] == np.float32 else np.float64)
     return (out,), out

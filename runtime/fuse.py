@@ -172,11 +172,8 @@ class Fusion:
                 self.home[node] = index
                 return
         group = Group(space, reduced)
-        axes = (
-            kept_map(node)
-            if isinstance(node.op, p.Reduce)
-            else normal(node, tuple(range(node.rank)))
-        )
+        axes = group.place(node)
+        assert axes is not None, "a reduction over no axis is its operand and never gets here"
         group.anchors.append((node, axes))
         self.home[node] = len(self.groups)
         self.groups.append(group)
@@ -228,7 +225,7 @@ class Fusion:
     def _work(self, used: list[Use]) -> dict[Use, float]:
         """Cost of computing each use from memory, sources of equal extent included."""
         total: dict[Use, float] = {}
-        order = {use: i for i, use in enumerate(used)}
+        evaluated = set(used)
         pending = list(reversed(used))
         while pending:
             use = pending.pop()
@@ -239,7 +236,9 @@ class Fusion:
                 total[use] = 0.0
                 continue
             inner = [
-                s for s in sources(node, axes) if _covered(s[1]) == _covered(axes) and s in order
+                s
+                for s in sources(node, axes)
+                if _covered(s[1]) == _covered(axes) and s in evaluated
             ]
             missing = [s for s in inner if s not in total]
             if missing:
@@ -248,12 +247,12 @@ class Fusion:
                 total[use] = node_cost(node) + sum(total[s] for s in inner)
         return total
 
-    def reads(self) -> dict[Node, set[int]]:
-        """Stored or reduced nodes read from memory: node -> the groups that read it."""
-        result: dict[Node, set[int]] = {}
+    def in_memory(self) -> set[Node]:
+        """Nodes that need a buffer: those stored, and reductions that another group reads."""
+        result = set(self.stored)
         for index, group in enumerate(self.groups):
             for anchor in group.anchors:
                 for node, _ in self.uses(group, anchor):
-                    if node in self.home and self.home[node] != index:
-                        result.setdefault(node, set()).add(index)
+                    if self.home.get(node, index) != index:
+                        result.add(node)
         return result

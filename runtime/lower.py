@@ -38,9 +38,9 @@ class _Program:
     def build(self) -> k.Lowered:
         """Assign memory, then print each group as a kernel."""
         fusion = self.fusion
-        reads = fusion.reads()
+        in_memory = fusion.in_memory()
         for node in fusion.order:
-            if node in fusion.home and (node in fusion.stored or node in reads):
+            if node in in_memory:
                 kind = "out" if node in fusion.outputs else "temp"
                 self.written[node] = self.buffer(kind, node.dtype, node.shape)
                 if not isinstance(node.op, p.Input):
@@ -107,7 +107,7 @@ class _Body:
             if isinstance(node.op, p.Reduce):
                 self.reduction(node, axes)
         for node, axes in self.group.anchors:
-            if node in self.program.written and self.program.fusion.home[node] == self.index:
+            if node in self.program.written:
                 self.store(node, axes)
         rank = len(self.group.space)
         kernel = k.Kernel(
