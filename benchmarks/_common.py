@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: calls timed in turns, ratios within each round, one plain table."""
+"""Shared by the benchmarks; the timing itself is that of `opkiln bench` (runtime/cli/timing.py)."""
 
 from __future__ import annotations
 
@@ -11,68 +11,35 @@ import subprocess
 import sys
 import tempfile
 import time
-import timeit
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any
 
+from opkiln.runtime.cli.console import aligned
+from opkiln.runtime.cli.timing import ROUNDS, Timing, Way, duration, in_turns
+
+__all__ = [
+    "ROUNDS",
+    "Timing",
+    "Way",
+    "arguments",
+    "banner",
+    "compiler",
+    "duration",
+    "folder",
+    "fresh_process",
+    "goals",
+    "have",
+    "in_turns",
+    "seconds_of",
+    "table",
+]
 HERE = Path(__file__).resolve().parent
-ROUNDS = 9
-
-
-@dataclass(frozen=True)
-class Way:
-    """A statement to time, and the names that it uses."""
-
-    name: str
-    statement: str
-    names: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds per call, one sample a round."""
-
-    samples: tuple[float, ...]
-
-    @property
-    def seconds(self) -> float:
-        return median(self.samples)
-
-    def ratio(self, base: Timing) -> float:
-        """Median of the per-round ratios: a slow moment of the machine hits both sides."""
-        return median(a / b for a, b in zip(self.samples, base.samples, strict=True))
-
-
-def in_turns(ways: Sequence[Way], rounds: int = ROUNDS, seconds: float = 0.02) -> dict[str, Timing]:
-    """Times every way once a round; a sample is a loop of about `seconds`."""
-    timers = [timeit.Timer(way.statement, globals=dict(way.names)) for way in ways]
-    loops: list[int] = []
-    for timer in timers:
-        timer.timeit(3)  # builds, fills caches
-        n = 1
-        while (taken := timer.timeit(n)) < seconds / 4 and n < 10_000_000:
-            n *= 4
-        loops.append(max(1, round(n * seconds / max(taken, 1e-9))))
-    samples: list[list[float]] = [[] for _ in ways]
-    for _ in range(rounds):
-        for timer, n, own in zip(timers, loops, samples, strict=True):
-            own.append(timer.timeit(n) / n)
-    return {way.name: Timing(tuple(own)) for way, own in zip(ways, samples, strict=True)}
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    every = [list(header), *[list(row) for row in rows]]
-    widths = [max(len(row[i]) for row in every) for i in range(len(header))]
-    for number, row in enumerate(every):
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        print("  ".join(cells).rstrip())
-        if number == 0:
-            print("  ".join("-" * width for width in widths))
+    lines = aligned([header, *rows])
+    print(lines[0], "-" * max(map(len, lines)), *lines[1:], sep="\n")
 
 
 def goals(rows: Sequence[tuple[str, float, float, str]]) -> None:
@@ -84,13 +51,6 @@ def goals(rows: Sequence[tuple[str, float, float, str]]) -> None:
 
 def have(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
-
-
-def duration(seconds: float) -> str:
-    for unit, scale in (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3)):
-        if seconds < 1000 * scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def arguments(description: str | None, **flags: str) -> argparse.Namespace:

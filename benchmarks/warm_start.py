@@ -17,11 +17,11 @@ watched = ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.ex
 t0 = time.perf_counter()
 import numpy as np
 t1 = time.perf_counter()
-import opkiln as ok
+from opkiln import *  # the names are loaded when they are asked for
 t2 = time.perf_counter()
 sys.addaudithook(lambda event, args: children.append(event) if event in watched else None)
 x, y, z = (np.linspace(0.1, i, 16, dtype=np.float32) for i in (1, 2, 3))
-@ok.compile
+@compile
 def f(x, y, z):
     return np.tanh(x * y + z) * x - y
 t3 = time.perf_counter()

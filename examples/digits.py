@@ -3,7 +3,7 @@
 import numpy as np
 
 import opkiln as ok
-from opkiln.runtime.demo import load_digits
+from opkiln.runtime.cli.digits import load_digits
 
 
 @ok.compile

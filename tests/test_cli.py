@@ -1,6 +1,8 @@
-"""The `opkiln` command: version, help, mistakes, and the demo from a fresh process."""
+"""The `opkiln` command as a process: version, help, mistakes, pipes, terminals, locales."""
 
 import os
+import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +10,109 @@ from pathlib import Path
 import pytest
 
 from opkiln.runtime.cli import main
+from opkiln.runtime.cli.console import Cell, Console, aligned
+
+COMMAND = [sys.executable, "-m", "opkiln"]
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("opkiln 0.")
+def opkiln(*argv: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *argv],
+        env={**os.environ, **environment},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+def on_a_terminal(code: str, **environment: str) -> str:
+    """What a process with this code writes to a terminal that is its output and error."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TERM": "xterm-256color", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        close_fds=True,
+    )
+    os.close(theirs)
+    written = b""
+    while True:
+        try:
+            more = os.read(ours, 65536)
+        except OSError:  # EIO: the other side is closed
+            break
+        if not more:
+            break
+        written += more
+    os.close(ours)
+    assert process.wait(60) == 0, written
+    return written.decode()
+
+
+TABLE = """
+from opkiln.runtime.cli.console import Cell, Console
+console = Console()
+console.title("[bold]heading[/]")
+with console.progress(2) as now:
+    now("first")
+    now("second")
+console.table(["name", "time"], [["\u00e4 [red]", Cell("12 ms", "good")]])
+"""
+
+
+def test_terminal_gets_colours_and_boxes() -> None:
+    text = on_a_terminal(TABLE)
+    assert "[bold]heading[/]" in text  # the user's brackets are no markup
+    assert "\x1b[32m12 ms" in text
+    assert "\u2502 \u00e4 [red]" in text
+    assert "second" in text  # the progress bar
+
+
+def test_no_color() -> None:
+    text = on_a_terminal(TABLE, NO_COLOR="1")
+    assert "\u2502 \u00e4 [red]" in text
+    assert "\x1b[32m" not in text
+
+
+def test_dumb_terminal_is_plain() -> None:
+    text = on_a_terminal(TABLE, TERM="dumb")
+    assert "\x1b" not in text
+    assert "12 ms" in text
+
+
+def test_terminal_without_utf8() -> None:
+    text = on_a_terminal(
+        "from opkiln.runtime.cli.console import escaped; import sys; escaped(sys.stdout)" + TABLE,
+        PYTHONIOENCODING="ascii",
+    )
+    assert "\\xe4 [red]" in text
+    assert text.isascii()
+
+
+def test_table_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    Console().table(["name", "time"], [["short", "1 s"], ["a longer one", Cell("100 s", "bad")]])
+    assert capsys.readouterr().out.splitlines() == [
+        "name           time",
+        "short           1 s",
+        "a longer one  100 s",
+    ]
+    assert aligned([["a"], ["bc"]]) == ["a", "bc"]
+
+
+def test_version_needs_no_numpy(tmp_path: Path) -> None:
+    code = "import sys; from opkiln.runtime.cli import main; main(['--version']); "
+    code += "print('numpy' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    version, numpy = done.stdout.splitlines()
+    assert version.startswith("opkiln 0.")
+    assert numpy == "False"
 
 
 def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,24 +120,79 @@ def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "demo" in capsys.readouterr().out
 
 
-def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["cook"])
-    assert left.value.code == 2
-    assert "cook" in capsys.readouterr().err
+def test_unknown_command(tmp_path: Path) -> None:
+    done = opkiln("cook", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cook" in done.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("argv", [[], ["--help"], ["demo", "--help"]], ids=str)
+def test_broken_pipe_is_quiet(argv: list[str], unbuffered: str, tmp_path: Path) -> None:
+    """Nobody reads: as a process that SIGPIPE ended, and without a word."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*COMMAND, *argv],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        cwd=tmp_path,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_full_disk_is_an_error(unbuffered: str, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            COMMAND,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "opkiln: [Errno 28] No space left on device\n"
+
+
+def test_closed_output(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", '"$@" >&-', "bash", *COMMAND, "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_interrupt(tmp_path: Path) -> None:
+    """Ctrl-C while a command runs: 130 and one line."""
+    process = subprocess.Popen(
+        [*COMMAND, "demo"],
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},  # its first line shows that it runs
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    assert "handwritten digits" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error == "opkiln: interrupted\n"
 
 
 def test_demo_from_a_cold_cache(cache_dir: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "OPKILN_CACHE_DIR": str(cache_dir)}
-    done = subprocess.run(
-        [sys.executable, "-m", "opkiln", "demo", "--plain"],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = opkiln("demo", cwd=tmp_path, OPKILN_CACHE_DIR=str(cache_dir))
     assert done.returncode == 0, done.stderr
     assert "1797 handwritten digits" in done.stdout
     assert done.stdout.count("first call") == 4

@@ -31,7 +31,6 @@ STAGES: list[set[str]] = [
     {"blame"},
     {"executor"},
     {"compile"},
-    {"demo"},
     {"cli"},
 ]
 RANK = {stage: rank for rank, stages in enumerate(STAGES) for stage in stages}
@@ -115,7 +114,7 @@ def runtime_violations(path: Path) -> list[str]:
             bad.append(f"{where(path, line)} {own} imports {stage}, which is not before it")
         public = module.split(".")[0] == "opkiln" and module.count(".") <= 1
         folder = module.split(".")[-1] in {"ops", "native", "runtime"}
-        if public and not folder and own not in {"demo", "cli"}:
+        if public and not folder and own != "cli":
             bad.append(f"{where(path, line)} imports the public names ({module})")
     return bad
 
@@ -232,7 +231,7 @@ PROBE = """
 import sys, threading
 import numpy
 before = set(sys.modules)
-import opkiln
+from opkiln import *
 print(threading.active_count(), *sorted(set(sys.modules) - before))
 """
 HEAVY = {

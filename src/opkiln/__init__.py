@@ -1,11 +1,15 @@
-"""NumPy functions in, cached native executors out: the public names of opkiln."""
+"""NumPy functions in, cached native executors out: the public names of opkiln.
 
-from opkiln import ops
-from opkiln.runtime import errors
-from opkiln.runtime.compile import Compiled, Info, Lowering, clear_cache, compile, runtime_info
-from opkiln.runtime.config import config
+They are loaded when the first of them is used: `opkiln --version` needs none, and they need NumPy.
+"""
 
-__all__ = [
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opkiln._names import *  # noqa: F403
+
+__all__ = [  # noqa: F405
     "Compiled",
     "Info",
     "Lowering",
@@ -25,12 +29,21 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """Refuse names that are planned, and names that are not.
+    """Load a public name; refuse names that are planned, and names that are not.
 
     Raises:
         errors.NotYetName: planned, not built yet; also an AttributeError, so hasattr() works.
         AttributeError: no such name.
     """
+    if name in __all__:
+        value = globals()[name] = getattr(import_module("opkiln._names"), name)
+        return value
     if name in _PLANNED:
-        raise errors.NotYetName(f"opkiln.{name} is not built yet", fix="see README, limits")
+        from opkiln.runtime.errors import NotYetName
+
+        raise NotYetName(f"opkiln.{name} is not built yet", fix="see README, limits")
     raise AttributeError(f"module 'opkiln' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

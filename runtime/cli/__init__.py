@@ -1,0 +1,90 @@
+"""Command-line arguments in, exit status out: the `opkiln` command.
+
+One module per command. Each has `add(subparsers)`, which declares it, and `run(arguments)`, which
+returns the exit status and imports what it needs: `opkiln --version` must not wait for NumPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+import opkiln
+from opkiln.runtime.cli import demo
+from opkiln.runtime.cli.command import Parser
+from opkiln.runtime.cli.console import escaped
+
+COMMANDS = (demo,)
+FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # the last two: 128 + the signal
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="opkiln",
+        description="Compiles NumPy functions and runs them from a cache.",
+        epilog="`opkiln COMMAND --help` explains a command.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for module in COMMANDS:
+        module.add(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; 0 is success, 1 a failed command, 2 wrong arguments."""
+    escaped(sys.stdout)
+    try:
+        try:
+            return _run(argv)
+        finally:
+            _flush(sys.stdout)  # here, so that a reader that is gone is met below
+    except BrokenPipeError:
+        _silence()
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return _failed("interrupted", INTERRUPTED)
+    except OSError as error:  # standard output on a full disk, for one
+        _silence()
+        return _failed(str(error), FAILED)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.version:
+        print(f"opkiln {opkiln.__version__}")
+        return 0
+    if not hasattr(arguments, "run"):
+        parser.print_help()
+        return USAGE
+    from opkiln.runtime.errors import OpkilnError
+
+    try:
+        return int(arguments.run(arguments))
+    except OpkilnError as error:
+        return _failed(f"{type(error).__name__}: {error}", FAILED)
+
+
+def _failed(text: str, status: int) -> int:
+    print(f"opkiln: {text}", file=sys.stderr)
+    return status
+
+
+def _flush(stream: TextIO | None) -> None:
+    if stream is not None:  # None: the caller has closed it
+        stream.flush()
+
+
+def _silence() -> None:
+    """Let what cannot be written go nowhere, or the interpreter complains of it when it ends."""
+    try:
+        _flush(sys.stdout)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,47 @@
+"""What every command has in common: how it is declared, and how its help is laid out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Subparsers(Protocol):
+    """What `add` of a command module gets: argparse's `add_subparsers()`."""
+
+    def add_parser(self, name: str, **kwargs: Any) -> argparse.ArgumentParser:
+        """Make the parser of one command."""
+        ...
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's own, but help that cannot be written is an error and not lost."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Write the help to standard output."""
+        print(self.format_help(), end="", file=file or sys.stdout)
+
+
+def command(
+    subparsers: Subparsers,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    summary: str,
+    text: str,
+    examples: str = "",
+) -> argparse.ArgumentParser:
+    """A command with the options that all share: `summary` in the list, `text` in its own help."""
+    parser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=text,
+        epilog=f"examples:\n{examples}" if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--plain", action="store_true", help="plain text even on a terminal")
+    parser.set_defaults(run=run)
+    return parser

@@ -1,0 +1,14 @@
+"""Where the public names come from; `opkiln` loads this when the first of them is used."""
+
+# ruff: noqa: I001, PLC0414 - "X as X" tells type checkers that a name is handed on
+from opkiln import ops as ops
+from opkiln.runtime import errors as errors
+from opkiln.runtime.compile import (
+    Compiled as Compiled,
+    Info as Info,
+    Lowering as Lowering,
+    clear_cache as clear_cache,
+    compile as compile,
+    runtime_info as runtime_info,
+)
+from opkiln.runtime.config import config as config
