@@ -5,6 +5,7 @@ Equal graphs share one program.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
 from opkiln.native import Plan
@@ -55,16 +56,9 @@ class Program:
         """Names the program in logs and dumps: by content, never by a user's identifier."""
         return f"program-{self.graph.digest.hex()[:12]}"
 
-    def source(self, requests: list[Request]) -> str:
+    def source(self, requests: Sequence[Request]) -> str:
         """The translation unit that serves these requests."""
-        launches = self.lowered.launches
-        return emit(
-            [
-                Job(f"ok_k{n}", launches[i].kernel, classes)
-                for n, (i, classes) in enumerate(requests)
-            ],
-            vector_bytes=_vector_bytes(),
-        )
+        return unit_of([(self, requests)])[0]
 
     def build(self, requests: list[Request]) -> list[jit.Loaded]:
         """Compile or load what is missing of `requests` and register it; one builder at a time.
@@ -76,10 +70,9 @@ class Program:
             missing = [r for r in requests if r not in self.built]
             if not missing:
                 return []
-            text = self.source(missing)
+            text, symbols = unit_of([(self, missing)])
             debug.log(4, "source\n%s", text)
             debug.dump("kernel.cpp", self.name, text)
-            symbols = [f"ok_k{n}" for n in range(len(missing))]
             loaded = jit.build_or_load(text, symbols, name="kernel")
             debug.log(
                 1,
@@ -89,13 +82,28 @@ class Program:
                 loaded.hit,
                 loaded.seconds * 1e3,
             )
-            for (index, classes), symbol in zip(missing, symbols, strict=True):
-                self.plan.add_variant(index, classes, loaded.addresses[symbol], loaded.library)
-                self.built[index, classes] = loaded.path
+            self.register(missing, symbols, loaded)
             return [loaded]
 
+    def register(
+        self, requests: Sequence[Request], symbols: Sequence[str], loaded: jit.Loaded
+    ) -> None:
+        """Make loaded kernels callable, those that are not yet."""
+        with self._lock:
+            for request, symbol in zip(requests, symbols, strict=True):
+                if request not in self.built:
+                    self.plan.add_variant(*request, loaded.addresses[symbol], loaded.library)
+                    self.built[request] = loaded.path
 
-def _vector_bytes() -> int:
+
+def unit_of(parts: Sequence[tuple[Program, Sequence[Request]]]) -> tuple[str, list[str]]:
+    """One translation unit for requests of several programs, and its symbols in their order."""
+    wanted = [(program.lowered.launches[i].kernel, c) for program, part in parts for i, c in part]
+    jobs = [Job(f"ok_k{n}", kernel, classes) for n, (kernel, classes) in enumerate(wanted)]
+    return emit(jobs, vector_bytes=vector_bytes()), [job.symbol for job in jobs]
+
+
+def vector_bytes() -> int:
     """Width of the target's vector registers; wider vectors would compile to lane-wise code."""
     try:
         features = jit.compiler().features

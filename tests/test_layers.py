@@ -28,7 +28,7 @@ STAGES: list[set[str]] = [
     {"lower"},
     {"plan", "emit_cpp", "emit_cuda"},
     {"program"},
-    {"blame"},
+    {"blame", "batch"},
     {"executor"},
     {"compile"},
     {"cli"},

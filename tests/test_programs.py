@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
+from tests.together import case, together
 
 import opkiln as ok
 
@@ -91,24 +93,43 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@settings(max_examples=60)
-@given(programs(), st.integers(0, len(SHAPES) - 1), st.integers(0, 63), st.integers(0, 2**31))
-def test_exact_programs_have_numpys_bits(
-    program: tuple[list[tuple[str, tuple[int, ...]]], list[int], str],
-    shape: int,
-    order: int,
-    seed: int,
-) -> None:
-    steps, results, dtype = program
+Drawn = tuple[tuple[list[tuple[str, tuple[int, ...]]], list[int], str], int, int, int]
+
+
+def function_of(drawn: Drawn) -> tuple[Callable[..., Any], list[Array]]:
+    """A random program as a function, and its arguments."""
+    (steps, results, dtype), shape, order, seed = drawn
     args = arrays(SHAPES[shape], dtype, np.random.default_rng(seed), order)
-    if 0 in args[0].shape and any(op == "max" for op, _ in steps):
-        return  # an empty max is an error, tested apart
+    if 0 in args[0].shape:  # an empty max is an error, tested apart
+        steps = [("sum" if op == "max" else op, at) for op, at in steps]
+    return lambda *xs: run(steps, results, list(xs)), args
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    st.lists(
+        st.tuples(
+            programs(),
+            st.integers(0, len(SHAPES) - 1),
+            st.integers(0, 63),
+            st.integers(0, 2**31),
+        ),
+        min_size=12,
+        max_size=12,
+    )
+)
+def test_exact_programs_have_numpys_bits(many: list[Drawn]) -> None:
+    made = [function_of(drawn) for drawn in many]
     with np.errstate(all="ignore"):
-        want = run(steps, results, args)
-    got = ok.compile(lambda *xs: run(steps, results, list(xs)))(*args)
-    plain = ok.compile(lambda *xs: run(steps, results, list(xs)), opt_level=0)(*args)
-    for g, p, w in zip(got, plain, want, strict=True):
-        assert (g.dtype, g.shape) == (w.dtype, w.shape)
-        np.testing.assert_array_equal(g, w)
-        assert np.ascontiguousarray(g).tobytes() == np.ascontiguousarray(p).tobytes()
+        wants = [fn(*args) for fn, args in made]
+    compiled = [case(ok.compile(fn), *args) for fn, args in made]
+    plain = [case(ok.compile(fn, opt_level=0), *args) for fn, args in made]
+    results = together([*compiled, *plain])
+    for drawn, got, bare, want in zip(
+        many, results[: len(many)], results[len(many) :], wants, strict=True
+    ):
+        for g, p, w in zip(got, bare, want, strict=True):
+            assert (g.dtype, g.shape) == (w.dtype, w.shape), drawn
+            np.testing.assert_array_equal(g, w, err_msg=str(drawn))
+            assert np.ascontiguousarray(g).tobytes() == np.ascontiguousarray(p).tobytes(), drawn

@@ -243,18 +243,9 @@ PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs
 __attribute__((noinline)) PyObject* compute_into(Compiled* self, CallArgs& call, PyObject* out) {
   OutArgs outs;
   if (!read_outs(call, out, outs)) return nullptr;
-  if (!outs.direct) return compute(self, call, call.args_size, &outs, false);
-  try {
-    return compute(self, call, call.key.size(), &outs, true);
-  } catch (const core::OutMismatch& e) {
-    const int type_num = kTypeOfCode[e.dtype];
-    if (!check_out(outs, static_cast<size_t>(e.out), static_cast<int>(e.shape.size()),
-                   e.shape.data(), type_num)) {
-      return nullptr;
-    }
-  } catch (const NeedCopy&) {
-  }
-  return compute(self, call, call.args_size, &outs, false);
+  return into_outs(
+      outs, [&] { return compute(self, call, call.key.size(), &outs, true); },
+      [&] { return compute(self, call, call.args_size, &outs, false); });
 }
 
 __attribute__((noinline)) PyObject* inline_call(Compiled* self, PyObject* const* args,

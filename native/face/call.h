@@ -2,6 +2,7 @@
 // path asks the frontend for what is missing and goes on.
 #pragma once
 
+#include "core/errors.h"
 #include "core/executor.h"
 #include "core/key.h"
 #include "face/arrays.h"
@@ -46,6 +47,27 @@ inline uint64_t hash_key(const uint64_t* words, size_t n) {
 // Throws PythonError, NeedCopy, core errors.
 std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, const OutArgs* outs,
                                               RecordRef& held);
+
+// (record object, requests): what the call would ask frontend.build for, with nothing built or run
+// (new reference or null). Throws as make_executor().
+PyObject* missing_for(Compiled* self, CallArgs& call, const OutArgs* outs);
+
+// `direct()` where kernels can write the given arrays themselves, else `copied()`; null with an
+// error where the arrays cannot take the results at all.
+template <class Direct, class Copied>
+PyObject* into_outs(const OutArgs& outs, Direct&& direct, Copied&& copied) {
+  if (!outs.direct) return copied();
+  try {
+    return direct();
+  } catch (const core::OutMismatch& e) {
+    if (!check_out(outs, static_cast<size_t>(e.out), static_cast<int>(e.shape.size()),
+                   e.shape.data(), kTypeOfCode[e.dtype])) {
+      return nullptr;
+    }
+  } catch (const NeedCopy&) {
+  }
+  return copied();
+}
 
 // Lets the frontend word a host error; always throws PythonError.
 [[noreturn]] void throw_host_error(Compiled* self, Record* record, const core::HostError& e);

@@ -241,9 +241,10 @@ PyObject* compiled_static_id(PyObject* o, PyObject* value) {
   }
 }
 
-// _flatten(*args, **kwargs) -> (tree, leaves, kinds): what trace() would be given.
-PyObject* compiled_flatten(PyObject* o, PyObject* const* args, Py_ssize_t nargs,
-                           PyObject* kwnames) {
+// `use(call, out)` on bound arguments, with symbolic ones refused; what it throws becomes an error.
+template <class Use>
+PyObject* with_bound(PyObject* o, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                     Use&& use) {
   Compiled* self = as_compiled(o);
   try {
     CallArgs call(self->id);
@@ -253,17 +254,43 @@ PyObject* compiled_flatten(PyObject* o, PyObject* const* args, Py_ssize_t nargs,
     if (bound == Bound::traced) {
       return raise(Err::trace, "call it with arrays", "cannot flatten symbolic arguments");
     }
-    Ref tree(tree_of_key(self, call.key.data(), call.key.size()));
-    Ref leaves(leaves_list(call));
-    if (!tree || !leaves) return nullptr;
-    return Py_BuildValue("(OOs#)", tree.get(), leaves.get(), call.kind.data(),
-                         static_cast<Py_ssize_t>(call.kind.size()));
+    call.args_size = call.key.size();
+    return use(self, call, out == Py_None ? nullptr : out);
+  } catch (const PythonError&) {
+    return nullptr;
   }
   OPKILN_CATCH_THREAD_EXIT
   catch (...) {
     raise_current();
     return nullptr;
   }
+}
+
+// _flatten(*args, **kwargs) -> (tree, leaves, kinds): what trace() would be given.
+PyObject* compiled_flatten(PyObject* o, PyObject* const* args, Py_ssize_t nargs,
+                           PyObject* kwnames) {
+  const auto use = [](Compiled* self, CallArgs& call, PyObject*) -> PyObject* {
+    Ref tree(tree_of_key(self, call.key.data(), call.key.size()));
+    Ref leaves(leaves_list(call));
+    if (!tree || !leaves) return nullptr;
+    return Py_BuildValue("(OOs#)", tree.get(), leaves.get(), call.kind.data(),
+                         static_cast<Py_ssize_t>(call.kind.size()));
+  };
+  return with_bound(o, args, nargs, kwnames, use);
+}
+
+// _missing(*args, **kwargs) -> (record, requests): what the call would have built.
+PyObject* compiled_missing(PyObject* o, PyObject* const* args, Py_ssize_t nargs,
+                           PyObject* kwnames) {
+  const auto use = [](Compiled* self, CallArgs& call, PyObject* out) -> PyObject* {
+    OutArgs outs;
+    if (!out) return missing_for(self, call, nullptr);
+    if (!read_outs(call, out, outs)) return nullptr;
+    return into_outs(
+        outs, [&] { return missing_for(self, call, &outs); },
+        [&] { return missing_for(self, call, nullptr); });
+  };
+  return with_bound(o, args, nargs, kwnames, use);
 }
 
 template <class F>
@@ -280,6 +307,8 @@ PyMethodDef kMethods[] = {
      "The number that stands for a static value in keys; used for that value only."},
     {"_flatten", method(compiled_flatten), METH_FASTCALL | METH_KEYWORDS,
      "_flatten(*args, **kwargs) -> (tree, leaves, kinds)."},
+    {"_missing", method(compiled_missing), METH_FASTCALL | METH_KEYWORDS,
+     "_missing(*args, **kwargs) -> (record, requests): what the call would have built."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef kGetSet[] = {

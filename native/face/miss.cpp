@@ -56,17 +56,6 @@ void trace(Compiled* self, CallArgs& call, const std::vector<uint64_t>& signatur
   if (call.key[0] == self->id) result.reset(self->inside->records.add(signature, made));
 }
 
-void build(Compiled* self, Record* record, const std::vector<core::Missing>& missing) {
-  Ref requests(PyList_New(0));
-  for (const core::Missing& m : missing) {
-    Ref pair(Py_BuildValue("(is#)", m.kernel, m.column_class.data(),
-                           static_cast<Py_ssize_t>(m.column_class.size())));
-    if (!requests || !pair || PyList_Append(requests.get(), pair.get()) < 0) throw PythonError{};
-  }
-  if (!requests) throw PythonError{};
-  call_hook(self, g_hooks.build, record->object, requests.get());
-}
-
 // Views of the captures as the kernels will see them: awkward ones through a copy kept by the call.
 void capture_views(CallArgs& call, Record* record, Views& views) {
   for (PyArrayObject* a : record->captures) {
@@ -141,41 +130,66 @@ void throw_host_error(Compiled* self, Record* record, const core::HostError& e) 
   throw PythonError{};
 }
 
-std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, const OutArgs* outs,
-                                              RecordRef& held) {
-  std::vector<uint64_t> signature;
-  signature_of_key(call.key.data(), call.key.size(), signature);
-  Views args;
-  for (PyArrayObject* a : call.arrays) args.push(view_of(a));
+namespace {
 
-  RecordRef record(matching(self, signature, args));
-  if (!record.get()) trace(self, call, signature, args, record);
+// The record of a call and the views of its arrays: all that instantiation needs.
+struct Prepared {
+  RecordRef record;
+  Views args, outs, captures;
 
-  Views out_views;
-  if (outs) {
-    if (!check_out_count(*outs, record.get()->n_outs)) throw PythonError{};
-    if (record.get()->by_copy) throw NeedCopy{};
-    for (PyArrayObject* a : outs->arrays) out_views.push(a ? view_of(a) : core::absent_array());
+  // Traces if need be. `given` null: fresh outputs.
+  Prepared(Compiled* self, CallArgs& call, const OutArgs* given) {
+    std::vector<uint64_t> signature;
+    signature_of_key(call.key.data(), call.key.size(), signature);
+    for (PyArrayObject* a : call.arrays) args.push(view_of(a));
+    record.reset(matching(self, signature, args));
+    if (!record.get()) trace(self, call, signature, args, record);
+    if (given) {
+      if (!check_out_count(*given, record.get()->n_outs)) throw PythonError{};
+      if (record.get()->by_copy) throw NeedCopy{};
+      for (PyArrayObject* a : given->arrays) outs.push(a ? view_of(a) : core::absent_array());
+    }
+    if (!captures_unchanged(self, record.get())) throw PythonError{};
+    capture_views(call, record.get(), captures);
   }
-  if (!captures_unchanged(self, record.get())) throw PythonError{};
-  Views captures;
-  capture_views(call, record.get(), captures);
 
-  constexpr int kAttempts = 3;  // one build is enough; a second may follow a race with clear()
-  for (int attempt = 1;; attempt++) {
-    core::Instantiated made;
+  core::Instantiated instantiate(Compiled* self) {
     try {
-      made = core::instantiate(record.get()->plan, args.data(), captures.data(),
-                               outs ? out_views.data() : nullptr, current_stream());
+      return core::instantiate(record.get()->plan, args.data(), captures.data(),
+                               outs.size() ? outs.data() : nullptr, current_stream());
     } catch (const core::HostError& e) {
       throw_host_error(self, record.get(), e);
     }
+  }
+};
+
+// (kernel, column class) for each, as frontend.build() takes them; throws PythonError.
+Ref requests_list(const std::vector<core::Missing>& missing) {
+  Ref requests(PyList_New(0));
+  for (const core::Missing& m : missing) {
+    Ref pair(Py_BuildValue("(is#)", m.kernel, m.column_class.data(),
+                           static_cast<Py_ssize_t>(m.column_class.size())));
+    if (!requests || !pair || PyList_Append(requests.get(), pair.get()) < 0) throw PythonError{};
+  }
+  if (!requests) throw PythonError{};
+  return requests;
+}
+
+}  // namespace
+
+std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, const OutArgs* outs,
+                                              RecordRef& held) {
+  Prepared ready(self, call, outs);
+  Record* record = ready.record.get();
+  constexpr int kAttempts = 3;  // one build is enough; a second may follow a race with clear()
+  for (int attempt = 1;; attempt++) {
+    core::Instantiated made = ready.instantiate(self);
     if (made.executor) {
       // A hook may have emptied the map; the executor, which no later call finds, needs its record.
-      held.reset(record.get());
+      held.reset(record);
       core::Executor& x = *made.executor;
-      x.user = record.get();
-      x.user_flag = record.get()->quick && !x.is_fallback() && x.estimated_ns() <= kReleaseGilNs &&
+      x.user = record;
+      x.user_flag = record->quick && !x.is_fallback() && x.estimated_ns() <= kReleaseGilNs &&
                     x.stream().completes_inline();
       self->inside->drop_dead_records();
       return std::move(made.executor);
@@ -185,8 +199,14 @@ std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, co
             made.missing.at(0).kernel, made.missing.at(0).column_class.c_str());
       throw PythonError{};
     }
-    build(self, record.get(), made.missing);
+    call_hook(self, g_hooks.build, record->object, requests_list(made.missing).get());
   }
+}
+
+PyObject* missing_for(Compiled* self, CallArgs& call, const OutArgs* outs) {
+  Prepared ready(self, call, outs);
+  const core::Instantiated made = ready.instantiate(self);
+  return PyTuple_Pack(2, ready.record.get()->object, requests_list(made.missing).get());
 }
 
 bool bind_captures(Compiled* self, CallArgs& call, Record* record, core::Executor& x) {

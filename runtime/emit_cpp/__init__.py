@@ -15,7 +15,7 @@ from opkiln.runtime.emit_cpp.columns import ColumnPrinter
 from opkiln.runtime.emit_cpp.panel import PanelPrinter
 from opkiln.runtime.emit_cpp.text import Job, closure, combiner, lanes, sections
 
-__all__ = ["Job", "emit"]
+__all__ = ["Job", "emit", "lanes"]
 
 _ARGS = """struct ok_args {
   char *const *ptr;

@@ -1,0 +1,113 @@
+"""Kernels of many calls in few translation units."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.together import PER_UNIT, Case, case, together
+
+import opkiln as ok
+from opkiln.runtime import batch, program
+from opkiln.runtime.config import config
+from opkiln.runtime.errors import CompileFailed
+from opkiln.runtime.jit import build
+from opkiln.runtime.kernel import Apply
+
+X = np.linspace(0.5, 2, 12).reshape(3, 4)
+
+
+def scaled(k: int) -> Callable[..., Any]:
+    """Functions that no other test has built, each with a kernel of its own."""
+    return lambda x: np.sqrt(x) * 1.625 + k
+
+
+def compiler_runs() -> int:
+    return build.counters["direct"] + build.counters["driver"]
+
+
+def test_forty_kernels_take_two_compiler_runs(tmp_path: Any) -> None:
+    before = compiler_runs()
+    with config.scope(cache_dir=str(tmp_path)):
+        functions = [ok.compile(scaled(k)) for k in range(40)]
+        results = together([case(f, X) for f in functions])
+        again = [f(X) for f in functions]
+    for k, (result, second) in enumerate(zip(results, again, strict=True)):
+        np.testing.assert_array_equal(result, scaled(k)(X))
+        np.testing.assert_array_equal(second, result)
+    assert compiler_runs() - before == 2  # 32 kernels, and 8
+    assert sum(f.info().builds + f.info().disk_hits for f in functions) == 0  # no call built
+
+
+def test_a_unit_holds_one_width_and_each_kernel_once() -> None:
+    narrow, wide = X.astype("f4"), X
+    functions = [ok.compile(scaled(k)) for k in range(100, 140)]
+    wanted: list[batch.Want] = []
+    for f in functions:
+        for x in (narrow, wide, narrow):
+            record, requests = f._missing(x)
+            wanted.append(batch.Want(record.program, tuple(requests)))
+    units = batch._packed(wanted, PER_UNIT)
+    assert sorted(at for unit in units for at in unit) == list(range(120))
+    for unit in units:
+        assert len({wanted[at].program.graph.outputs[0].dtype for at in unit}) == 1
+    texts = [batch.unit_of([wanted[at] for at in unit])[0] for unit in units]
+    for at in (0, 1):  # as if alone: the same kernel in the same vectors
+        alone = wanted[at].program.source(wanted[at].requests)
+        assert alone.count("OK_N") and alone.splitlines()[2] in {t.splitlines()[2] for t in texts}
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+    """The compiler refuses every unit with this op in it."""
+    whole = program.emit
+
+    def emit(jobs: Any, **options: Any) -> str:
+        broken = any(
+            isinstance(s, Apply) and s.row == op for job in jobs for s in job.kernel.statements()
+        )
+        return whole(jobs, **options) + ("#error planted\n" if broken else "")
+
+    monkeypatch.setattr(program, "emit", emit)
+
+
+def test_a_failure_names_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    breaking(monkeypatch, "expm1")
+    functions = [ok.compile(scaled(k)) for k in range(200, 205)]
+    bad = ok.compile(lambda x: np.expm1(x) - 0.34375)
+    cases: list[Case] = [case(f, X) for f in functions]
+    cases.insert(3, case(bad, X, name="the odd one"))
+    with pytest.raises(CompileFailed, match="planted") as caught:
+        together(cases)
+    assert caught.value.__notes__ == ["case 3: the odd one"]
+    for k, f in enumerate(functions):  # the others have their kernels all the same
+        assert f._missing(X)[1] == []
+        np.testing.assert_array_equal(f(X), scaled(200 + k)(X))
+
+
+def test_side_by_side_keeps_order_and_stops_at_an_error() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def task(k: int) -> int:
+        if k < 2:
+            both.wait()  # passes only if two run at once
+        return k
+
+    told: list[tuple[int, int]] = []
+    with config.scope(max_jobs=2):
+        tasks = [lambda k=k: task(k) for k in range(5)]
+        assert batch.side_by_side(tasks, lambda *at: told.append(at)) == [0, 1, 2, 3, 4]
+    assert told[-1] == (5, 5)
+
+    begun: list[int] = []
+
+    def failing(k: int) -> None:
+        begun.append(k)
+        if k == 1:
+            raise KeyboardInterrupt
+
+    with config.scope(max_jobs=1), pytest.raises(KeyboardInterrupt):
+        batch.side_by_side([lambda k=k: failing(k) for k in range(5)])
+    assert begun == [0, 1]
