@@ -52,31 +52,31 @@ R_co = TypeVar("R_co", covariant=True)
 class Info:
     """Counts of one compiled function since it was made."""
 
-    calls: int
-    hits: int  # calls served by an executor of this thread
-    misses: int
-    traces: int
-    programs: int
-    builds: int  # translation units compiled
-    disk_hits: int  # translation units found in the cache directory
-    fallbacks: int  # calls run by the interpreter for want of a compiler
-    executors: int  # live, over all threads
-    in_flight: int
-    waits: int  # times a call waited for an executor's events
-    copies: int  # arguments or results copied because of layout, alignment, byte order or overlap
-    integer_faults: int  # calls in which an integer was divided by zero or overflowed in division
-    bytes: int  # executors, beside workspace
-    workspace_bytes: int
-    evictions: int
+    calls: int  #: calls whose arguments fitted the signature
+    hits: int  #: calls served by an executor of this thread
+    misses: int  #: calls for which this thread had no executor
+    traces: int  #: runs of the Python function with symbols
+    programs: int  #: programs made; functions with equal graphs share one
+    builds: int  #: translation units compiled
+    disk_hits: int  #: translation units found in the cache directory
+    fallbacks: int  #: calls run by the interpreter for want of a compiler
+    executors: int  #: live, over all threads
+    in_flight: int  #: executors given back whose work has not finished
+    waits: int  #: times a call waited for an executor's events
+    copies: int  #: arguments or results copied for layout, alignment, byte order or overlap
+    integer_faults: int  #: calls in which an integer was divided by zero or overflowed in division
+    bytes: int  #: memory of the executors, beside workspace
+    workspace_bytes: int  #: memory of intermediate results, held by the executors
+    evictions: int  #: executors dropped to stay within the bounds of the table
 
 
 @record
 class Lowering:
     """What one call becomes at each stage."""
 
-    graph: Graph
-    kernels: tuple[Kernel, ...]
-    source: str
+    graph: Graph  #: rewritten; printed as one line per node, with the user's line
+    kernels: tuple[Kernel, ...]  #: loop nests, in the order they run
+    source: str  #: the C++ text of these layouts; empty where no element is computed
 
     @property
     def asm(self) -> str:
@@ -363,7 +363,7 @@ def compile(fn: Any = None, /, **options: Unpack[Keywords]) -> Any:
         name: shown in messages instead of the function's own name.
         static: names of parameters whose value is fixed while tracing (one program per value).
         opt_level: 0 one kernel per op, 1 folding and sharing, 2 fusion; the bits stay the same.
-        math: "strict" (NumPy's bits where SEMANTICS says so).
+        math: "strict": NumPy's bits where docs/numerics.md promises them.
         backend: "auto" or "cpu".
         mode: "sync".
         errstate: "ignore": integer division by zero gives NumPy's value and a count in info().

@@ -66,81 +66,137 @@ def warn(message: str) -> None:
 
 
 class TraceError(OpkilnError, TypeError):
-    """The function cannot be traced: names the user's line and what to write instead."""
+    """The function cannot be traced: names the user's line and what to write instead.
+
+    Fix: write what the message proposes (`np.where` for an `if` on data), mark a parameter
+    `static=`, or keep that part outside the compiled function.
+    """
 
 
 class ArgumentError(OpkilnError, TypeError):
-    """A call has the wrong number, names or kinds of arguments."""
+    """A call has the wrong number, names or kinds of arguments.
+
+    Fix: compare the call, or the options of `ok.compile`, with what the message expects.
+    """
 
 
 class UnsupportedDType(OpkilnError, TypeError):
-    """An array has a dtype that opkiln does not compute with."""
+    """An array has a dtype that opkiln does not compute with.
+
+    Fix: convert first (`x.astype(np.float32)`); take object, string and date arrays apart.
+    """
 
 
 class ShapeError(OpkilnError, ValueError):
-    """Shapes do not fit each other or the operation."""
+    """Shapes do not fit each other or the operation.
+
+    Fix: make the shapes agree (`reshape`, `x[:, None]`); the message gives both.
+    """
 
 
 class AxisError(ShapeError, np.exceptions.AxisError):
-    """An axis is out of range or repeated."""
+    """An axis is out of range or repeated.
+
+    Fix: name each axis once, from `-x.ndim` to `x.ndim - 1`.
+    """
 
 
 class ReadOnlyError(OpkilnError, ValueError):
-    """A result was to be written into a read-only array."""
+    """A result was to be written into a read-only array.
+
+    Fix: pass a writeable `out=`, or none.
+    """
 
 
 class DeviceMismatch(OpkilnError, ValueError):
-    """Arguments of one operation live on different devices."""
+    """Arguments of one operation live on different devices.
+
+    Fix: move the arguments to one device before the call.
+    """
 
 
 class HostRangeError(OpkilnError, OverflowError):
-    """A Python number does not fit the dtype it meets, or size arithmetic overflows int64."""
+    """A Python number does not fit the dtype it meets, or size arithmetic overflows int64.
+
+    Fix: pass a number that fits, or an array of a wider dtype.
+    """
 
 
 class HostDivisionError(OpkilnError, ZeroDivisionError):
-    """Size or scalar arithmetic divides by zero."""
+    """Size or scalar arithmetic divides by zero.
+
+    Fix: guard the size or number before the call.
+    """
 
 
 class IntegerPowerError(OpkilnError, ValueError):
-    """An integer is raised to a negative power."""
+    """An integer is raised to a negative power.
+
+    Fix: make the base or the exponent a float.
+    """
 
 
 class NotYet(OpkilnError, NotImplementedError):
-    """A documented option or feature that this version does not have yet."""
+    """A documented option or feature that this version does not have yet.
+
+    Fix: use what the message names instead.
+    """
 
 
 class NotYetName(NotYet, AttributeError):
-    """A public name that is planned and not built yet; hasattr() sees it as absent."""
+    """A public name that is planned and not built yet; hasattr() sees it as absent.
+
+    Fix: ask with `hasattr(opkiln, name)`, or use what the message names.
+    """
 
 
 class ConfigError(OpkilnError, ValueError):
-    """A setting cannot be used: names the variable, the value and what is accepted."""
+    """A setting cannot be used: names the variable, the value and what is accepted.
+
+    Fix: set the variable to what the message accepts, or unset it.
+    """
 
 
 # ---- running ----
 
 
 class PoolTimeout(OpkilnError, TimeoutError):
-    """No executor became free in time."""
+    """No executor became free in time.
+
+    Fix: raise `OPKILN_POOL_TIMEOUT` or `OPKILN_POOL_CAP`, or keep fewer calls in flight.
+    """
 
 
 class PoolLimitError(OpkilnError, RuntimeError):
-    """More threads hold executor pools than OPKILN_MAX_THREAD_POOLS allows."""
+    """More threads hold executor pools than OPKILN_MAX_THREAD_POOLS allows.
+
+    Fix: raise or unset `OPKILN_MAX_THREAD_POOLS`, or use fewer threads.
+    """
 
 
 class EventError(OpkilnError, RuntimeError):
-    """An event is used before it was recorded or after it was given back."""
+    """An event is used before it was recorded or after it was given back.
+
+    Fix: record an event before waiting for it, and drop it after use.
+    """
 
 
 # ---- building and loading ----
 
 
 class ToolchainNotFound(OpkilnError, RuntimeError):
-    """No usable C++ compiler (or ninja): lists each place tried and how to install one."""
+    """No usable C++ compiler (or ninja): lists each place tried and how to install one.
+
+    Fix: install a compiler as the message says, or point `OPKILN_CXX` at one.
+    """
 
 
 class CompileFailed(OpkilnError, RuntimeError):
-    """The compiler refused the text: holds the command, exit code, output and log path."""
+    """The compiler refused the text: holds the command, exit code, output and log path.
+
+    Fix: read the end of the output in the message; `OPKILN_DEBUG=5` shows the command. With the
+    default compiler and no flags of yours, report it with the kept source.
+    """
 
     def __init__(
         self,
@@ -163,20 +219,35 @@ class CompileFailed(OpkilnError, RuntimeError):
 
 
 class CompileTimeout(CompileFailed, TimeoutError):
-    """The compiler ran longer than OPKILN_COMPILE_TIMEOUT and was stopped with all its children."""
+    """The compiler ran longer than OPKILN_COMPILE_TIMEOUT and was stopped with all its children.
+
+    Fix: raise `OPKILN_COMPILE_TIMEOUT`, or see why the compiler hangs.
+    """
 
 
 class LoadFailed(OpkilnError, OSError):
-    """A shared library cannot be loaded: missing file, wrong machine, noexec mount, dependency."""
+    """A shared library cannot be loaded: missing file, wrong machine, noexec mount, dependency.
+
+    Fix: put `OPKILN_CACHE_DIR` on a file system that allows programs to run.
+    """
 
 
 class SymbolMissing(OpkilnError, AttributeError):
-    """A shared library lacks a function that it should export."""
+    """A shared library lacks a function that it should export.
+
+    Fix: export it as `extern "C"` from the sources that were given.
+    """
 
 
 class CacheError(OpkilnError, OSError):
-    """The artifact cache cannot be used: names the directory and the setting that moves it."""
+    """The artifact cache cannot be used: names the directory and the setting that moves it.
+
+    Fix: set `OPKILN_CACHE_DIR` to a directory that you own and can write to.
+    """
 
 
 class NotCached(CacheError):
-    """OPKILN_ASSERT_CACHED is set and a kernel would have to be compiled."""
+    """OPKILN_ASSERT_CACHED is set and a kernel would have to be compiled.
+
+    Fix: run once without it where a compiler is, and ship that cache directory.
+    """
