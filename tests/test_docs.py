@@ -32,7 +32,7 @@ FOLDERS = ("ops", "runtime", "native", "src", "tests", "docs", "examples", "benc
 def as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Pages may set `ok.config` and write files; vectors have 32 bytes, as AVX2's, everywhere."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "_vector_bytes", lambda: 32)
+    monkeypatch.setattr(program, "vector_bytes", lambda: 32)
     settings, environment = dict(ok.config.__dict__), dict(os.environ)
     yield
     ok.config.__dict__.clear()
