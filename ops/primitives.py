@@ -5,6 +5,7 @@ They are leaves, host scalars, elementwise ops, casts, reductions and views.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -132,10 +133,22 @@ VIEWS: tuple[type[OpDef], ...] = (Transpose, ExpandDims, BroadcastTo)
 HOST_OPS: tuple[type[OpDef], ...] = (HostArg, Dim, HostConst, HostOp)
 
 
-def props_text(op: OpDef) -> str:
-    """`Name(field=value, ...)` for printing graphs."""
+def op_text(op: OpDef) -> tuple[str, str]:
+    """Name and remaining properties of an op, for printing graphs beside its operands and dtype."""
 
     def show(value: Any) -> str:
         return value.name if isinstance(value, np.dtype) else repr(value)
 
-    return f"{type(op).__name__}({', '.join(f'{k}={show(v)}' for k, v in op.props.items())})"
+    match op:
+        case Input(index=index):
+            return f"arg{index}", ""
+        case HostArg(index=index):
+            return f"scalar{index}", ""
+        case Constant(value=value) | HostConst(value=value):
+            return str(value), ""
+        case FromHost(mode=mode):
+            return "convert", f"({mode})"
+        case _:
+            skipped = {"row", "dtype"}
+            props = (f"{k}={show(v)}" for k, v in op.props.items() if k not in skipped)
+            return re.sub(r"\B([A-Z])", r"_\1", op.name).lower(), " ".join(props)

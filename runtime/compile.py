@@ -15,7 +15,7 @@ import numpy as np
 
 from opkiln import native
 from opkiln.ops.record import record
-from opkiln.runtime import blame, debug, jit
+from opkiln.runtime import blame, debug
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import (
     ArgumentError,
@@ -26,13 +26,13 @@ from opkiln.runtime.errors import (
 )
 from opkiln.runtime.executor import apply_limits, counters, totals
 from opkiln.runtime.graph import Graph
-from opkiln.runtime.kernel import Kernel
 from opkiln.runtime.locks import ForkLock
 from opkiln.runtime.options import Options, checked
 from opkiln.runtime.program import Program, Request, clear_programs, program_of
 from opkiln.runtime.reference import interpret
 from opkiln.runtime.rewrite import rewrite
-from opkiln.runtime.trace import Out, Traced, check_traceable, trace
+from opkiln.runtime.stages import Lowering
+from opkiln.runtime.trace import Out, Traced, check_traceable, labels_of, trace
 from opkiln.runtime.tree import hashable, mapped
 
 if TYPE_CHECKING:
@@ -68,28 +68,6 @@ class Info:
     bytes: int  #: memory of the executors, beside workspace
     workspace_bytes: int  #: memory of intermediate results, held by the executors
     evictions: int  #: executors dropped to stay within the bounds of the table
-
-
-@record
-class Lowering:
-    """What one call becomes at each stage."""
-
-    graph: Graph  #: rewritten; printed as one line per node, with the user's line
-    kernels: tuple[Kernel, ...]  #: loop nests, in the order they run
-    source: str  #: the C++ text of these layouts; empty where no element is computed
-
-    @property
-    def asm(self) -> str:
-        """The compiler's assembly of the source, with the flags of a build.
-
-        Raises:
-            ToolchainNotFound: there is no compiler.
-        """
-        return jit.assembly(self.source)
-
-    def to_dot(self) -> str:
-        """The graph in Graphviz's language."""
-        return debug.to_dot(self.graph)
 
 
 class Compiled(Protocol[P, R_co]):
@@ -315,9 +293,20 @@ class Function(Generic[P, R]):
         # A program of its own has no variants yet, so all that a call needs is missing from it.
         program = Program(record.graph, len(arrays), record.program.pins, self.options.opt_level)
         requests = program.plan.missing(arrays, record.captures)
-        kernels = tuple(launch.kernel for launch in program.lowered.launches)
-        source = program.source(requests) if requests else ""
-        return Lowering(program.graph, kernels, source)
+        labels = labels_of([p.name for p in self.parameters], tree)
+        paths = [labels[at][1] for at in range(len(leaves))]
+        return Lowering(
+            record.graph,
+            program.graph,
+            program.lowered,
+            program.source(requests) if requests else "",
+            arrays=(
+                *(path for path, kind in zip(paths, kinds, strict=True) if kind == "a"),
+                *(f"captured{i}" for i in range(len(record.captures))),
+            ),
+            scalars=tuple(path for path, kind in zip(paths, kinds, strict=True) if kind in "iuf"),
+            shapes=tuple(np.shape(array) for array in [*arrays, *record.captures]),
+        )
 
     def clear(self) -> None:
         """Forget traces, programs and executors; captured names are read anew on the next call."""

@@ -1,4 +1,4 @@
-"""Messages by level through `logging`, stages as files in OPKILN_DUMP_DIR, graphs as Graphviz text.
+"""Messages by level through `logging`, stages as files in OPKILN_DUMP_DIR.
 
 The ladder: 1 cache misses and why, 2 traces, 3 graphs, 4 generated text, 5 compiler commands.
 `logging` is imported at the first message, so that a quiet program never pays for it.
@@ -12,11 +12,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from opkiln.ops.primitives import props_text
 from opkiln.runtime.config import config
-from opkiln.runtime.graph import Graph, Node, size_text, topological
 
 if TYPE_CHECKING:
     import logging
@@ -96,36 +92,3 @@ def dump(stage: str, name: str, text: str | bytes) -> Path | None:
             warn("OPKILN_DUMP_DIR=%s cannot be written, nothing is dumped there: %s", root, error)
         return None
     return path
-
-
-_SHAPES = {"Input": "box", "Reduce": "invtrapezium", "Constant": "plaintext", "HostArg": "box"}
-
-
-def to_dot(graph: Graph) -> str:
-    """The graph as Graphviz text; sizes are drawn as labels, not as nodes."""
-    lines = ["digraph opkiln {", '  node [shape=ellipse fontname="monospace"];']
-    names: dict[Node, str] = {}
-    for node in topological([*graph.inputs, *graph.outputs]):
-        if node.is_host and node not in graph.outputs:
-            continue
-        names[node] = f"n{len(names)}"
-        what = props_text(node.op) if not hasattr(node.op, "row") else node.op.name
-        shape = ", ".join(map(size_text, node.shape))
-        kind = node.dtype.__name__ if node.is_host else np.dtype(node.dtype).name
-        label = "\\n".join(
-            _quoted(t) for t in (what, f"{kind}[{shape}]", graph.where.get(node, "")) if t
-        )
-        style = _SHAPES.get(type(node.op).__name__, "ellipse")
-        lines.append(f'  {names[node]} [label="{label}" shape={style}];')
-        for source in node.src:
-            if source in names:
-                lines.append(f"  {names[source]} -> {names[node]};")
-            elif source.is_host:
-                lines.append(f'  {names[node]} [xlabel="{_quoted(size_text(source))}"];')
-    for i, node in enumerate(graph.outputs):
-        lines += [f'  out{i} [label="output {i}" shape=box];', f"  {names[node]} -> out{i};"]
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -157,6 +157,21 @@ class ConfigError(OpkilnError, ValueError):
     """
 
 
+class UsageError(OpkilnError, ValueError):
+    """The command line asks for what does not exist: names the argument and what is accepted.
+
+    Fix: write what the message proposes; `opkiln COMMAND --help` has examples.
+    """
+
+
+class UserCodeError(OpkilnError, RuntimeError):
+    """A command imported or traced your code, and that raised: holds your part of the traceback.
+
+    Fix: make the code run under plain Python first; put what a command must not run under
+    `if __name__ == "__main__":`.
+    """
+
+
 # ---- running ----
 
 

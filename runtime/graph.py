@@ -5,14 +5,14 @@ A node has a dtype, a symbolic shape, and a digest that is the same in every pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from opkiln.ops.defs import OpDef, digest_of
-from opkiln.ops.primitives import HOST_OPS, HostConst, HostOp, Input, props_text
+from opkiln.ops.primitives import HOST_OPS, HostConst, HostOp, Input, op_text
 from opkiln.ops.rules import RULES
 
 _INTERNED: WeakValueDictionary[tuple[OpDef, tuple[Node, ...]], Node] = WeakValueDictionary()
@@ -62,8 +62,7 @@ class Node:
         return self._digest
 
     def __repr__(self) -> str:
-        kind = self.dtype.__name__ if self.is_host else self.dtype.name
-        return f"<{props_text(self.op)}: {kind}{list(map(size_text, self.shape))}>"
+        return f"<{' '.join(filter(None, op_text(self.op)))}: {type_text(self)}>"
 
 
 def make(op: OpDef, *src: Node) -> Node:
@@ -124,6 +123,10 @@ def topological(roots: Iterable[Node], *, stop: frozenset[Node] = frozenset()) -
     return order
 
 
+Names = Mapping[Node, str]  # for printing: what to call inputs, scalars and sizes
+_NO_NAMES: Names = {}
+
+
 class Graph:
     """A traced function: the input nodes, in leaf order, and the output nodes.
 
@@ -164,32 +167,47 @@ class Graph:
         return Graph(self.inputs, outputs, self.where)
 
     def __str__(self) -> str:
-        names: dict[Node, str] = {}
-        lines: list[str] = []
+        return self.text({})
+
+    def text(self, names: Names) -> str:
+        """One line per node, in columns."""
+        known: dict[Node, str] = {}
+        rows: list[tuple[str, str, str]] = []
         for node in topological([*self.inputs, *self.outputs]):
             if node.is_host and node not in self.outputs:
-                names[node] = size_text(node)
+                known[node] = size_text(node, names)
                 continue
-            names[node] = f"%{len(lines)}"
-            args = " ".join(names[s] for s in node.src)
-            kind = node.dtype.__name__ if node.is_host else np.dtype(node.dtype).name
-            shape = ", ".join(map(size_text, node.shape))
+            known[node] = f"%{len(rows)}"
+            name, props = op_text(node.op)
+            parts = [names.get(node, name), *(known[s] for s in node.src), props]
             at = self.where.get(node)
-            lines.append(
-                f"{names[node]} = {props_text(node.op)} {args} : {kind}[{shape}]"
-                + (f"  # {at}" if at else "")
+            rows.append(
+                (
+                    f"{known[node]} = {' '.join(filter(None, parts))}",
+                    type_text(node, names),
+                    f"  # {at}" if at else "",
+                )
             )
-        lines.append("return " + " ".join(names[o] for o in self.outputs))
-        return "\n".join(lines)
+        wide = [max((len(row[i]) for row in rows if len(row[i]) <= 60), default=0) for i in (0, 1)]
+        lines = [f"{what:<{wide[0]}} : {kind:<{wide[1]}}{at}".rstrip() for what, kind, at in rows]
+        return "\n".join([*lines, "return " + " ".join(known[o] for o in self.outputs)])
 
 
-def size_text(node: Node) -> str:
+def type_text(node: Node, names: Names = _NO_NAMES) -> str:
+    """Dtype and extents of a value, for printing."""
+    kind = node.dtype.__name__ if node.is_host else np.dtype(node.dtype).name
+    return f"{kind}[{', '.join(size_text(dim, names) for dim in node.shape)}]"
+
+
+def size_text(node: Node, names: Names = _NO_NAMES) -> str:
     """A host scalar as a short expression, for printing; long ones are cut."""
+    if node in names:
+        return names[node]
     value = const_value(node)
     if value is not None:
         return repr(value)
     if isinstance(node.op, HostOp):
-        text = f"{node.op.fn}({', '.join(size_text(s) for s in node.src[:4])})"
+        text = f"{node.op.fn}({', '.join(size_text(s, names) for s in node.src[:4])})"
         return text if len(text) <= 80 else f"{node.op.fn}(...)"
     if node.src:
         return f"arg{getattr(node.src[0].op, 'index', '?')}.shape[{getattr(node.op, 'axis', '?')}]"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from opkiln.ops.record import record
-from opkiln.runtime.graph import Node, size_text
+from opkiln.runtime.graph import Names, Node, size_text
 
 DT = np.dtype[np.generic]
 
@@ -175,8 +175,9 @@ class Buffer:
     dtype: DT
     extents: tuple[Node, ...]
 
-    def __str__(self) -> str:
-        return f"{self.kind} {self.dtype.name}[{', '.join(map(size_text, self.extents))}]"
+    def text(self, names: Names) -> str:
+        """One line for printing."""
+        return f"{self.kind} {self.dtype.name}[{_extents(self.extents, names)}]"
 
 
 @record
@@ -204,12 +205,23 @@ class Lowered:
     checks: tuple[Node, ...]
 
     def __str__(self) -> str:
-        lines = [f"buffer {i}: {b}" for i, b in enumerate(self.buffers)]
+        return self.text({})
+
+    def text(self, names: Names, arrays: tuple[str, ...] = ()) -> str:
+        """Buffers, scalars, then each launch and its kernel; the first buffers are `arrays`."""
+        lines = [
+            f"buffer {i}: {b.text(names)}" + (f" = {arrays[i]}" if i < len(arrays) else "")
+            for i, b in enumerate(self.buffers)
+        ]
         lines += [
-            f"scalar {i}: {d.name} = {size_text(n)} ({m})"
+            f"scalar {i}: {d.name} = {size_text(n, names)} ({m})"
             for i, (n, d, m) in enumerate(self.scalars)
         ]
         for i, launch in enumerate(self.launches):
-            lines.append(f"launch {i} over [{', '.join(map(size_text, launch.extents))}]")
+            lines.append(f"launch {i} over [{_extents(launch.extents, names)}]")
             lines.append(str(launch.kernel))
         return "\n".join(lines)
+
+
+def _extents(nodes: tuple[Node, ...], names: Names) -> str:
+    return ", ".join(size_text(node, names) for node in nodes)

@@ -17,6 +17,7 @@ from opkiln.runtime.graph import Graph, Node
 from opkiln.runtime.kernel import Lowered
 from opkiln.runtime.locks import ForkLock
 from opkiln.runtime.lower import lower
+from opkiln.runtime.picture import to_dot
 from opkiln.runtime.plan import make_plan
 from opkiln.runtime.rewrite import rewrite
 
@@ -48,7 +49,7 @@ class Program:
         if config.dump_dir is not None:
             debug.dump("traced.txt", self.name, str(traced))
             debug.dump("graph.txt", self.name, str(self.graph))
-            debug.dump("graph.dot", self.name, debug.to_dot(self.graph))
+            debug.dump("graph.dot", self.name, to_dot(self.graph))
             debug.dump("kernels.txt", self.name, str(self.lowered))
 
     @property

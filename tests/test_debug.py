@@ -1,4 +1,4 @@
-"""Messages, dumped stages and Graphviz text."""
+"""Messages and dumped stages."""
 
 import logging
 import subprocess
@@ -6,14 +6,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from opkiln.ops import primitives as p
 from opkiln.runtime import debug
 from opkiln.runtime.config import config
-from opkiln.runtime.graph import Graph, host_const, make
-from opkiln.runtime.infer import graph_input
 
 
 @pytest.fixture(autouse=True)
@@ -89,28 +85,3 @@ def test_a_bad_directory_stops_nothing(tmp_path: Path, caplog: pytest.LogCapture
         assert debug.dump("graph.txt", "f", "text") is None
         assert debug.dump("graph.txt", "f", "text") is None
     assert len(caplog.messages) == 1 and "OPKILN_DUMP_DIR" in caplog.messages[0]
-
-
-def graph() -> Graph:
-    x = graph_input(0, np.dtype("f4"), 2)
-    peak = make(p.Reduce("max", (1,), True, x.dtype), x)
-    total = make(p.Elementwise("subtract"), x, peak)
-    wide = make(p.BroadcastTo(), total, host_const(2), *total.shape)
-    return Graph((x,), (wide, x.shape[0]), {total: 'C:\\user "q".py:3'})
-
-
-def test_dot() -> None:
-    text = debug.to_dot(graph())
-    assert text.startswith("digraph opkiln {") and text.endswith("}\n")
-    assert text.count(" -> ") == 8
-    assert (
-        'label="subtract\\nfloat32[arg0.shape[0], arg0.shape[1]]\\nC:\\\\user \\"q\\".py:3"' in text
-    )
-    assert text == debug.to_dot(graph())
-
-
-def test_dot_of_deep_graphs() -> None:
-    node = graph_input(0, np.dtype("f4"), 1)
-    for _ in range(5_000):
-        node = make(p.Elementwise("negative"), node)
-    assert debug.to_dot(Graph((graph_input(0, np.dtype("f4"), 1),), (node,))).count(" -> ") == 5_001

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import TextIO
 
 import opkiln
-from opkiln.runtime.cli import demo
+from opkiln.runtime.cli import demo, show
 from opkiln.runtime.cli.command import Parser
 from opkiln.runtime.cli.console import escaped
 
-COMMANDS = (demo,)
+COMMANDS = (demo, show)
 FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # the last two: 128 + the signal
 
 
@@ -62,10 +62,12 @@ def _run(argv: Sequence[str] | None) -> int:
     if not hasattr(arguments, "run"):
         parser.print_help()
         return USAGE
-    from opkiln.runtime.errors import OpkilnError
+    from opkiln.runtime.errors import OpkilnError, UsageError
 
     try:
         return int(arguments.run(arguments))
+    except UsageError as error:
+        return _failed(str(error), USAGE)
     except OpkilnError as error:
         return _failed(f"{type(error).__name__}: {error}", FAILED)
 

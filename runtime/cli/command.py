@@ -45,3 +45,21 @@ def command(
     parser.add_argument("--plain", action="store_true", help="plain text even on a terminal")
     parser.set_defaults(run=run)
     return parser
+
+
+def write(path: str, data: bytes, option: str) -> None:
+    """Write a file that an option names.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    from opkiln.runtime.errors import UsageError
+
+    try:
+        with open(path, "wb") as file:  # noqa: PTH123 - a start must not wait for pathlib
+            file.write(data)
+    except OSError as error:
+        raise UsageError(
+            f"{option} {path}: cannot be written ({error.strerror})",
+            fix="name a file in a directory that exists and may be written",
+        ) from None

@@ -69,6 +69,21 @@ class Console:
         self.line()
         self.line(text, "title")
 
+    def code(self, text: str, language: str) -> None:
+        """Source text, with its own line ends; `language` is a name of Pygments or empty."""
+        if self.rich is None:
+            print(text.rstrip("\n"))
+            return
+        from rich.syntax import Syntax
+        from rich.text import Text
+
+        shown = Text(text)
+        if language:
+            look = Syntax(text, language, theme="ansi_dark", background_color="default")
+            shown = look.highlight(text)
+        shown.rstrip()
+        self.rich.print(shown, soft_wrap=True)
+
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str | Cell]]) -> None:
         """Rows under a header; the first column is text, the others are aligned to the right."""
         cells = [[c if isinstance(c, Cell) else Cell(c) for c in row] for row in rows]

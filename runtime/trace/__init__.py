@@ -24,7 +24,16 @@ from opkiln.runtime.trace.session import (
 )
 from opkiln.runtime.trace.tracer import Tracer, call_row
 
-__all__ = ["HostTracer", "Out", "Traced", "Tracer", "apply_row", "check_traceable", "trace"]
+__all__ = [
+    "HostTracer",
+    "Out",
+    "Traced",
+    "Tracer",
+    "apply_row",
+    "check_traceable",
+    "labels_of",
+    "trace",
+]
 
 # Loaded now, though tracer.py names them at call time: an import during a trace would hold its lock
 # over a fork by another thread, and the child would wait for it for ever.
@@ -114,9 +123,7 @@ def trace(
     """
     session = Session(name)
     values: list[Any] = []
-    labels: dict[int, tuple[str, str]] = {}
-    for parameter, part in zip(names, tree, strict=True):
-        _label(part, parameter, parameter, labels)
+    labels = labels_of(names, tree)
     weak = 0
     for at, (leaf, kind) in enumerate(zip(leaves, kinds, strict=True)):
         if kind == "a":
@@ -148,8 +155,15 @@ def trace(
         session.open = False
 
 
-def _label(part: Any, parameter: str, path: str, labels: dict[int, tuple[str, str]]) -> None:
+def labels_of(names: Sequence[str], tree: tuple[Any, ...]) -> dict[int, tuple[str, str]]:
     """The parameter of each leaf, and the expression that gives it, such as y[0]."""
+    labels: dict[int, tuple[str, str]] = {}
+    for parameter, part in zip(names, tree, strict=True):
+        _label(part, parameter, parameter, labels)
+    return labels
+
+
+def _label(part: Any, parameter: str, path: str, labels: dict[int, tuple[str, str]]) -> None:
     if isinstance(part, int):
         labels[part] = parameter, path
         return

@@ -6,9 +6,9 @@ from opkiln.runtime import errors as errors
 from opkiln.runtime.compile import (
     Compiled as Compiled,
     Info as Info,
-    Lowering as Lowering,
     clear_cache as clear_cache,
     compile as compile,
     runtime_info as runtime_info,
 )
 from opkiln.runtime.config import config as config
+from opkiln.runtime.stages import Lowering as Lowering
