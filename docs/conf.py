@@ -31,7 +31,6 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 include_patterns = ["README.md", "CHANGELOG.md", "docs/**.md", "*/README.md"]
 exclude_patterns = [".*", "build", "**/.*", "examples/data", "**/node_modules"]
 nitpicky = True
-suppress_warnings = ["toc.not_included"]
 # Names of other projects, whose inventories are not here offline.
 nitpick_ignore_regex = [("py:.*", r"(numpy|np|npt|collections|typing|types|contextlib)\..*")]
 
@@ -96,12 +95,12 @@ _PAGES = {"opkiln.errors": "docs/errors", "opkiln.ops": "docs/ops", "opkiln.conf
 
 def _missing(app: Sphinx, env: Any, node: Any, content: Any) -> Any:
     target, last = node["reftarget"], node["reftarget"].rpartition(".")[2]
-    error = last in vars(ok.errors)
-    page = next(
-        (p for n, p in _PAGES.items() if target.startswith(n) or (error and "err" in n)), ""
-    )
-    anchor = last.lower() if error else ""
-    return page and make_refnode(app.builder, node["refdoc"], page, anchor, content)
+    if last in vars(ok.errors):
+        return make_refnode(app.builder, node["refdoc"], "docs/errors", last.lower(), content)
+    for name, page in _PAGES.items():
+        if target == name or target.startswith(f"{name}."):
+            return make_refnode(app.builder, node["refdoc"], page, "", content)
+    return None
 
 
 def _signature(app: Sphinx, what: str, *rest: Any) -> tuple[str, None] | None:

@@ -66,6 +66,13 @@ def test_links_and_anchors_exist(name: str) -> None:
     assert not bad
 
 
+def test_every_page_is_in_the_index() -> None:
+    """The site's side bar is made of the index."""
+    index = PAGES["docs/index.md"]
+    listed = {(index.path.parent / target).resolve() for _, target in index.links}
+    assert set(PATHS) - listed == {index.path}
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_files_settings_and_names_exist(name: str) -> None:
     page = PAGES[name]
