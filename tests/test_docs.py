@@ -30,15 +30,15 @@ FOLDERS = ("ops", "runtime", "native", "src", "tests", "docs", "examples", "benc
 
 @pytest.fixture(autouse=True)
 def as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Pages may set `ok.config` and write files; vectors have 32 bytes, as AVX2's, everywhere."""
+    """Pages may set `ok.config`, write files; vectors have 32 bytes, as AVX2's."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(program, "vector_bytes", lambda: 32)
-    settings, environment = dict(ok.config.__dict__), dict(os.environ)
+    tables = [ok.config.__dict__, os.environ]
+    before = [dict(table) for table in tables]
     yield
-    ok.config.__dict__.clear()
-    ok.config.__dict__.update(settings)
-    os.environ.clear()
-    os.environ.update(environment)
+    for table, kept in zip(tables, before, strict=True):
+        table.clear()
+        table.update(kept)
 
 
 @pytest.mark.parametrize("name", RUN)
@@ -77,7 +77,10 @@ def test_every_page_is_in_the_index() -> None:
 def test_files_settings_and_names_exist(name: str) -> None:
     page = PAGES[name]
     bad = []
-    for line, text in page.code:
+    commands = [
+        (f.line, word) for f in page.fences if f.language == "sh" for word in f.body.split()
+    ]
+    for line, text in page.code + commands:
         top, slash, _ = text.partition("/")
         if slash and top in FOLDERS and re.fullmatch(r"[\w./*-]+", text):
             places = [*ROOT.glob(text.rstrip("/")), *page.path.parent.glob(text.rstrip("/"))]
