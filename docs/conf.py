@@ -43,7 +43,8 @@ napoleon_numpy_docstring = False
 
 html_theme = "furo"
 html_title = f"opkiln {release}"
-html_static_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
 linkcheck_anchors_ignore_for_url = [r"https://github\.com/.*"]

@@ -12,6 +12,7 @@ from tests.docs_pages import ROOT, Page, renewed, resolve, run, runs
 
 import opkiln as ok
 from opkiln.runtime import program
+from opkiln.runtime.cli import _parser
 from opkiln.runtime.config import Config
 
 PATHS = [
@@ -64,6 +65,42 @@ def test_links_and_anchors_exist(name: str) -> None:
         elif anchor and (known is None or anchor not in known.anchors):
             bad.append(f"{page.at(line)}: no heading #{anchor} in {path or name}")
     assert not bad
+
+
+def unknown_in_command(line: str) -> str | None:
+    """The first word of a command line `opkiln ...` that the parser does not know."""
+    parser = _parser()
+    for word in line.split()[1:]:
+        deeper = next((a.choices for a in parser._actions if isinstance(a.choices, dict)), None)
+        if word.startswith("--"):
+            if word.partition("=")[0] not in parser._option_string_actions:
+                return word
+        elif deeper is not None:
+            if word not in deeper:
+                return word
+            parser = deeper[word]
+    return None
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_exist(name: str) -> None:
+    page = PAGES[name]
+    lines = [
+        (f.line, line) for f in page.fences if f.language == "sh" for line in f.body.split("\n")
+    ]
+    bad = []
+    for line, text in page.code + lines:
+        command = re.match(r"(?:\S*/)?(opkiln(?: [a-z-][^&|;#`]*)+)", text.strip())
+        word = unknown_in_command(command[1]) if command else None
+        if word:
+            bad.append(f"{page.at(line)}: {text!r} has no {word!r}")
+    assert not bad
+
+
+def test_unknown_words_of_a_command_are_seen() -> None:
+    assert unknown_in_command("opkiln demo --plain") is None
+    assert unknown_in_command("opkiln dmo") == "dmo"
+    assert unknown_in_command("opkiln demo --plane") == "--plane"
 
 
 def test_every_page_is_in_the_index() -> None:
