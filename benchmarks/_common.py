@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib.util
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from opkiln.runtime.cli.console import aligned
 from opkiln.runtime.cli.timing import ROUNDS, Timing, Way, duration, in_turns
 
 __all__ = [
+    "FLAGS",
     "ROUNDS",
     "Timing",
     "Way",
@@ -31,10 +34,13 @@ __all__ = [
     "goals",
     "have",
     "in_turns",
+    "reference",
     "seconds_of",
     "table",
 ]
 HERE = Path(__file__).resolve().parent
+# Of native/reference.cpp, as its head says.
+FLAGS = "-O3 -march=native -fno-math-errno -ffp-contract=off -fopenmp-simd -shared -fPIC"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -81,6 +87,15 @@ def compiler() -> str:
     if shutil.which(command.split()[0]) is None:
         sys.exit(f"this benchmark needs a C++ compiler; {command!r} was not found")
     return command
+
+
+def reference(work: Path) -> ctypes.CDLL:
+    """The loops by hand, compiled into the folder."""
+    library = work / "reference.so"
+    source = HERE / "native" / "reference.cpp"
+    command = [*shlex.split(compiler()), *FLAGS.split(), "-o", str(library), str(source), "-lmvec"]
+    seconds_of(command)
+    return ctypes.CDLL(str(library))
 
 
 @contextmanager

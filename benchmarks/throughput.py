@@ -9,15 +9,13 @@ Run: python benchmarks/throughput.py
 from __future__ import annotations
 
 import ctypes
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _common import (
-    HERE,
+    FLAGS,
     Way,
     arguments,
     banner,
@@ -26,13 +24,12 @@ from _common import (
     folder,
     goals,
     in_turns,
-    seconds_of,
+    reference,
     table,
 )
 
 import opkiln as ok
 
-FLAGS = "-O3 -march=native -fno-math-errno -ffp-contract=off -fopenmp-simd -shared -fPIC"
 SIZES = [10**3, 10**4, 10**5, 10**6, 10**7]
 
 
@@ -60,14 +57,6 @@ CASES = [
     Case("a*b + c", multiply_add, "ref_multiply_add"),
     Case("tanh(x*y+z)*exp(-x) + sqrt(y)", mixed, "ref_mixed"),
 ]
-
-
-def reference(work: Path) -> ctypes.CDLL:
-    library = work / "reference.so"
-    source = HERE / "native" / "reference.cpp"
-    command = [*shlex.split(compiler()), *FLAGS.split(), "-o", str(library), str(source), "-lmvec"]
-    seconds_of(command)
-    return ctypes.CDLL(str(library))
 
 
 def ways_of(case: Case, n: int, library: ctypes.CDLL) -> list[Way]:

@@ -187,8 +187,9 @@ bool Instantiation::pick_variants(std::vector<Missing>* missing) {
     fns_.push_back(nullptr);
     if (!nests_[k].launch) continue;
     const Variant* variant = plan_.find_variant(kernel, nests_[k].column_class);
-    // With one column at most no stride is ever used: any variant gives the same.
-    if (variant == nullptr && nests_[k].cols <= 1) variant = plan_.any_variant(kernel);
+    // With one column at most no stride is ever used: any variant gives the same, row by row.
+    if (variant == nullptr && nests_[k].cols <= 1 && nests_[k].column_class[0] != 'r')
+      variant = plan_.any_variant(kernel);
     if (variant != nullptr)
       fns_.back() = variant->fn;
     else

@@ -10,6 +10,10 @@ namespace {
 
 // A packed tile holds as many rows as fit here, and at least one.
 constexpr std::int64_t kTileBytes = 256 * 1024;
+// The levels of blocks of a panel kernel (include/opkiln/nest.h) serve no more columns.
+constexpr std::int64_t kPanelColumns = std::int64_t{1} << 30;
+// Rows shorter than the accumulators of a fold leave lanes idle; with many of them it shows.
+constexpr std::int64_t kShortRow = 32, kManyRows = 64;
 
 std::int64_t magnitude(std::int64_t stride) { return stride < 0 ? -stride : stride; }
 
@@ -102,26 +106,28 @@ void take_columns(const std::vector<Axis>& axes, const std::vector<NestOperand>&
     nest->tile_rows = std::clamp<std::int64_t>(kTileBytes / row_bytes, 1, nest->rows);
 }
 
-/// Reductions of leading axes (sum over axis 0): when a read operand steps far along the columns
-/// but every operand is dense along the rows, the kernel goes over rows in the inner loop.
-std::string row_class(const NestLayout& nest, const std::vector<NestOperand>& operands) {
-  if (nest.elementwise || !nest.launch || nest.rows < 2 || nest.cols < 2) return {};
-  bool far = false;
-  std::string letters = "r";
+/// Whether the kernel's vectors go across rows: where rows lie closer together than columns
+/// (reductions of leading axes), and where rows are too short to fill vectors.
+bool across_rows(const NestLayout& nest, const std::vector<NestOperand>& operands) {
+  if (nest.elementwise || !nest.launch || nest.rows < 2) return false;
+  if (nest.cols < 1 || nest.cols > kPanelColumns) return false;
+  int closer = 0;
   for (std::size_t j = 0; j < operands.size(); ++j) {
-    const NestOperand& op = operands[j];
-    const bool dense = nest.row_strides[j] == itemsize(op.dtype);
-    if (!dense && (op.write || nest.row_strides[j] != 0)) return {};
-    letters += dense ? 'C' : 'Z';
-    far = far || (!op.write && nest.col_strides[j] != 0 &&
-                  column_letter(nest.col_strides[j], op.dtype, false) == 'G');
+    const std::int64_t row = magnitude(nest.row_strides[j]), col = magnitude(nest.col_strides[j]);
+    if (operands[j].write && row == 0) return false;  // scratch serves one row at a time
+    if (row != 0 && col != 0) closer += (row < col) - (col < row);
   }
-  return far ? letters : std::string();
+  return closer > 0 || (nest.cols < kShortRow && nest.rows >= kManyRows);
 }
 
 std::string class_of(const NestLayout& nest, const std::vector<NestOperand>& operands) {
-  std::string letters = row_class(nest, operands);
-  if (!letters.empty()) return letters;
+  std::string letters;
+  if (across_rows(nest, operands)) {
+    letters = "r";
+    for (std::size_t j = 0; j < operands.size(); ++j)
+      letters += column_letter(nest.row_strides[j], operands[j].dtype, operands[j].write);
+    return letters;
+  }
   for (std::size_t j = 0; j < operands.size(); ++j) {
     const NestOperand& op = operands[j];
     if (op.column_broadcast && !nest.elementwise)

@@ -55,7 +55,7 @@ NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t re
                       const std::vector<NestOperand>& operands);
 
 /// 'C', 'Z' or 'G'. Written operands are never 'Z'. A class string has one letter per operand; with
-/// a leading 'r' the letters speak of the row strides (reductions of leading axes).
+/// a leading 'r' the letters speak of the row strides: vectors go across rows.
 char column_letter(std::int64_t col_stride, DType dtype, bool write) noexcept;
 
 }  // namespace opkiln::core

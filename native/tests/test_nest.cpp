@@ -482,12 +482,17 @@ TEST(nest_row_classes) {
     if (made.missing.size() != 1) return std::string();
     plan->add_variant(0, made.missing[0].column_class, reinterpret_cast<void*>(0x10));
     if (made.missing[0].column_class[0] == 'r') CHECK(plan->any_variant(0) == nullptr);
-    CHECK_THROWS(PlanError, plan->add_variant(0, "rGG", reinterpret_cast<void*>(0x10)));
+    CHECK_THROWS(PlanError, plan->add_variant(0, "rCr", reinterpret_cast<void*>(0x10)));
     return made.missing[0].column_class;
   };
   CHECK(ask(5, 7, 1, false) == "rCC");  // sum over axis 0
   CHECK(ask(5, 7, 1, true) == "rCCC");
-  CHECK(ask(5, 7, 2, false) == "CG");  // sum over axis 1
+  CHECK(ask(5, 7, 2, false) == "CG");     // sum over axis 1
+  CHECK(ask(64, 31, 2, false) == "rGC");  // of many short rows
+  CHECK(ask(64, 1, 2, false) == "rCC");
+  CHECK(ask(64, 31, 2, true) == "rGCG");
+  CHECK(ask(63, 31, 2, false) == "CG");
+  CHECK(ask(64, 32, 2, false) == "CG");
   CHECK(ask(5, 1, 1, false) == "CG");  // one result: a plain sum of a vector
   CHECK(ask(1, 7, 1, false) == "CG");  // nothing to add
 }

@@ -1,5 +1,6 @@
 // test_support.cpp: the kernels and plans that support.h declares.
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "support.h"
@@ -11,10 +12,10 @@ constexpr char kLetters[] = "CZG";
 
 /// The stride that the class promises; 'G' alone may look at the argument.
 template <class T, int kLetter>
-std::int64_t step(const KernelArgs* a, int operand) {
+std::int64_t step(const std::int64_t* strides, int operand) {
   if constexpr (kLetter == 0) return sizeof(T);
   if constexpr (kLetter == 1) return 0;
-  return a->col[operand];
+  return strides[operand];
 }
 
 template <class T, int kA, int kB, int kOut>
@@ -23,23 +24,23 @@ std::uint64_t linear(const KernelArgs* a, std::int64_t begin, std::int64_t end) 
     const char *x = a->ptr[0] + r * a->row[0], *y = a->ptr[1] + r * a->row[1];
     char* out = a->ptr[2] + r * a->row[2];
     for (std::int64_t c = 0; c < a->cols; ++c)
-      store<T>(out + c * step<T, kOut>(a, 2),
-               static_cast<T>(3 * static_cast<std::uint64_t>(load<T>(x + c * step<T, kA>(a, 0))) +
-                              5 * static_cast<std::uint64_t>(load<T>(y + c * step<T, kB>(a, 1)))));
+      store<T>(
+          out + c * step<T, kOut>(a->col, 2),
+          static_cast<T>(3 * static_cast<std::uint64_t>(load<T>(x + c * step<T, kA>(a->col, 0))) +
+                         5 * static_cast<std::uint64_t>(load<T>(y + c * step<T, kB>(a->col, 1)))));
   }
   return 0;
 }
 
-/// `kRows`: the row strides of x are promised instead (one item, or 0), those of the results one
-/// item.
-template <class T, int kX, int kFull, bool kRows = false>
+/// The letters speak of the columns, or with `kRows` of the rows; the others may be anything.
+template <class T, int kX, int kOut, int kFull, bool kRows>
 std::uint64_t fold(const KernelArgs* a, std::int64_t begin, std::int64_t end) {
-  constexpr int kG = 2;
-  const std::int64_t x_row = kRows ? step<T, kX>(a, 0) : a->row[0];
-  const std::int64_t r_row = kRows ? std::int64_t{sizeof(T)} : a->row[1];
-  const std::int64_t full_row = kRows ? std::int64_t{sizeof(T)} : a->row[2];
-  const std::int64_t x_step = kRows ? a->col[0] : step<T, kX>(a, 0);
-  const std::int64_t full_step = kRows ? a->col[2] : step<T, kRows ? kG : kFull>(a, 2);
+  const auto [x_row, r_row, full_row] =
+      kRows
+          ? std::array{step<T, kX>(a->row, 0), step<T, kOut>(a->row, 1), step<T, kFull>(a->row, 2)}
+          : std::array{a->row[0], a->row[1], a->row[2]};
+  const std::int64_t x_step = kRows ? a->col[0] : step<T, kX>(a->col, 0);
+  const std::int64_t full_step = kRows ? a->col[2] : step<T, kFull>(a->col, 2);
   for (std::int64_t r = begin; r < end; ++r) {
     const char* x = a->ptr[0] + r * x_row;
     char* full = a->ptr[2] + r * full_row;
@@ -67,13 +68,13 @@ void register_linear(Plan& plan, int kernel, std::integer_sequence<int, kIds...>
 
 template <class T, int... kIds>
 void register_fold(Plan& plan, int kernel, std::integer_sequence<int, kIds...>) {
-  const Fn table[] = {&fold<T, kIds / 3, kIds % 3>...};
-  for (int id = 0; id < 9; ++id) {
-    const std::string letters = {kLetters[id / 3], 'G', kLetters[id % 3]};
-    plan.add_variant(kernel, letters, reinterpret_cast<void*>(table[id]));
+  const Fn columns[] = {&fold<T, kIds / 9, kIds / 3 % 3, kIds % 3, false>...};
+  const Fn rows[] = {&fold<T, kIds / 9, kIds / 3 % 3, kIds % 3, true>...};
+  for (int id = 0; id < 27; ++id) {
+    const std::string letters = {kLetters[id / 9], kLetters[id / 3 % 3], kLetters[id % 3]};
+    plan.add_variant(kernel, letters, reinterpret_cast<void*>(columns[id]));
+    plan.add_variant(kernel, "r" + letters, reinterpret_cast<void*>(rows[id]));
   }
-  plan.add_variant(kernel, "rCCC", reinterpret_cast<void*>(Fn{&fold<T, 0, 0, true>}));
-  plan.add_variant(kernel, "rZCC", reinterpret_cast<void*>(Fn{&fold<T, 1, 0, true>}));
 }
 
 std::uint64_t probe(const KernelArgs*, std::int64_t, std::int64_t) {
@@ -94,7 +95,7 @@ void add_linear_variants(Plan& plan, int kernel, DType dtype) {
 }
 
 void add_fold_variants(Plan& plan, int kernel, DType dtype) {
-  const auto all = std::make_integer_sequence<int, 9>{};
+  const auto all = std::make_integer_sequence<int, 27>{};
   if (dtype == DType::kI16) return register_fold<std::int16_t>(plan, kernel, all);
   if (dtype == DType::kI32) return register_fold<std::int32_t>(plan, kernel, all);
   register_fold<std::int64_t>(plan, kernel, all);

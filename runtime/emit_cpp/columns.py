@@ -205,8 +205,7 @@ class ColumnPrinter(Printer):
             ]
         for f in folds:
             total = f"st.a{f.value}.pairs.sum()" if f in blocked else f"st.a{f.value}.total()"
-            if REDUCTIONS[f.row].identity == "zero":
-                total = f"n ? {total} : {vector(self.dtypes[f.value])}{{}}"
+            total = self.settled(f, total, vector(self.dtypes[f.value]))
             lines.append(f"st.v{f.value} = {total};")
         return lines
 

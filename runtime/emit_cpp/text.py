@@ -179,6 +179,11 @@ def reads(section: k.Section) -> set[int]:
     return result
 
 
+def is_ordered(kernel: k.Kernel, fold: k.Accumulate) -> bool:
+    """Whether the order of the fold shows in its bits: of rounding combinations alone."""
+    return REDUCTIONS[fold.row].exactness != "exact" and kernel.dtypes[fold.value].kind == "f"
+
+
 def is_blocked(kernel: k.Kernel, fold: k.Accumulate) -> bool:
     """Whether the fold adds floats, and so closes blocks to bound its error."""
     return REDUCTIONS[fold.row].combine == "{0} + {1}" and kernel.dtypes[fold.value].kind == "f"
@@ -249,6 +254,14 @@ class Printer(ABC):
     def identity_of(self, fold: k.Accumulate) -> str:
         """The scalar that idle accumulators hold."""
         return identity(fold.row, self.dtypes[fold.value])
+
+    def settled(self, fold: k.Accumulate, total: str, kind: str) -> str:
+        """The fold's result from its accumulators' total."""
+        if not is_ordered(self.kernel, fold):
+            total = f"ok_settle({total})"
+        if REDUCTIONS[fold.row].identity == "zero":  # +0 for no element, whatever fills idle lanes
+            total = f"n ? {total} : {kind}{{}}"
+        return total
 
     def leaf(self, s: k.Param | k.Const) -> str:
         """A parameter or constant as a vector."""

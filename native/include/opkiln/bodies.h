@@ -1272,8 +1272,15 @@ OK_FN V ok_shr(V a, V b) {
 
 //@ max :
 // NumPy's maximum: NaN wins, the first of two.
+// AVX-512 takes its second operand where they are equal or a is NaN; a NaN in b stays by mask.
 template <class V>
 OK_FN V ok_max(V a, V b) {
+#ifdef OK_AVX512
+  if constexpr (sizeof(V) == 64 && ok_is_float<V> && sizeof(ok_elt<V>) == 4)
+    return __builtin_ia32_maxps512_mask(b, a, b, __builtin_ia32_cmpps512_mask(b, b, 7, -1, 4), 4);
+  if constexpr (sizeof(V) == 64 && ok_is_float<V> && sizeof(ok_elt<V>) == 8)
+    return __builtin_ia32_maxpd512_mask(b, a, b, __builtin_ia32_cmppd512_mask(b, b, 7, -1, 4), 4);
+#endif
   if constexpr (ok_is_float<V>)
     return ((a >= b) | (a != a)) ? a : b;
   else
@@ -1283,6 +1290,12 @@ OK_FN V ok_max(V a, V b) {
 //@ min :
 template <class V>
 OK_FN V ok_min(V a, V b) {
+#ifdef OK_AVX512
+  if constexpr (sizeof(V) == 64 && ok_is_float<V> && sizeof(ok_elt<V>) == 4)
+    return __builtin_ia32_minps512_mask(b, a, b, __builtin_ia32_cmpps512_mask(b, b, 7, -1, 4), 4);
+  if constexpr (sizeof(V) == 64 && ok_is_float<V> && sizeof(ok_elt<V>) == 8)
+    return __builtin_ia32_minpd512_mask(b, a, b, __builtin_ia32_cmppd512_mask(b, b, 7, -1, 4), 4);
+#endif
   if constexpr (ok_is_float<V>)
     return ((a <= b) | (a != a)) ? a : b;
   else

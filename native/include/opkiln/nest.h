@@ -23,30 +23,48 @@ static OK_OPAQUE void ok_unpad(char* to, i64 stride, const char* from, i64 count
 //@ part :
 // The first `count` lanes of a vector in memory; the others repeat lane 0, as above.
 template <class T>
-static OK_OPAQUE Vec<T> ok_load_short(const char* p, i64 count) {
+static OK_OPAQUE Vec<T> ok_gather_short(const char* p, i64 stride, i64 count) {
   typedef typename ok_vec<T>::one E;
   Vec<T> v;
-  for (int i = 0; i < OK_N; ++i) v[i] = ((const E*)p)[i < count ? i : 0];
+  for (int i = 0; i < OK_N; ++i) v[i] = *(const E*)(p + (i < count ? i : 0) * stride);
   return v;
 }
 template <class V>
-static OK_OPAQUE void ok_store_short(char* p, V v, i64 count) {
+static OK_OPAQUE void ok_scatter_short(char* p, i64 stride, V v, i64 count) {
   typedef typename ok_vec<ok_elt<V>>::one E;
   for (int i = 0; i < OK_N; ++i)
-    if (i < count) ((E*)p)[i] = v[i];
+    if (i < count) *(E*)(p + i * stride) = v[i];
+}
+template <class T>
+OK_FN Vec<T> ok_gather_part(const char* p, i64 stride, i64 count) {
+  return count >= OK_N ? ok_gather<T>(p, stride) : ok_gather_short<T>(p, stride, count);
 }
 template <class T>
 OK_FN Vec<T> ok_load_part(const char* p, i64 count) {
-  return count >= OK_N ? ok_load<T>(p) : ok_load_short<T>(p, count);
+  return count >= OK_N ? ok_load<T>(p) : ok_gather_short<T>(p, sizeof(T), count);
+}
+template <class V>
+OK_FN void ok_scatter_part(char* p, i64 stride, V v, i64 count) {
+  if (count >= OK_N)
+    ok_scatter(p, stride, v);
+  else
+    ok_scatter_short(p, stride, v, count);
 }
 template <class V>
 OK_FN void ok_store_part(char* p, V v, i64 count) {
   if (count >= OK_N)
     ok_store(p, v);
   else
-    ok_store_short(p, v, count);
+    ok_scatter_short(p, sizeof(ok_elt<V>), v, count);
+}
+OK_FN vi8 ok_gather_part_bool(const char* p, i64 stride, i64 count) {
+  return ok_gather_part<i8>(p, stride, count) != 0;
 }
 OK_FN vi8 ok_load_part_bool(const char* p, i64 count) { return ok_load_part<i8>(p, count) != 0; }
+template <class M>
+OK_FN void ok_scatter_part_bool(char* p, i64 stride, M m, i64 count) {
+  ok_scatter_part(p, stride, ok_mask<i8>(m) & 1, count);
+}
 template <class M>
 OK_FN void ok_store_part_bool(char* p, M m, i64 count) {
   ok_store_part(p, ok_mask<i8>(m) & 1, count);
@@ -76,6 +94,14 @@ struct ok_pairs {
     return total;
   }
 };
+// max and min forget which zero and which NaN came first: that alone would tell their order.
+template <class V>
+OK_FN V ok_settle(V v) {
+  if constexpr (ok_is_float<V>)
+    return v != v ? ok_c<V>(__builtin_nan("")) : v + ok_c<V>(0);
+  else
+    return v;
+}
 // Accumulator v * OK_N + lane lives in lane `lane` of acc[v].
 template <class V, int K, class Op>
 struct ok_fold {
@@ -106,25 +132,51 @@ struct ok_fold {
     for (int i = 0; i < K; ++i) acc[i] = ok_c<V>(identity);
   }
 };
-// The same for a panel of U vectors of rows: accumulator k of every row is acc[k].
-template <class V, int U, class Op>
+// The same for a panel of rows, w vectors of them and at most U: accumulator k of vector u is
+// acc[k * w + u]. One of A = 1 serves folds that no order changes.
+template <class V, int U, int A, class Op>
 struct ok_panel {
-  V acc[32][U];
-  ok_pairs<V, Op> pairs[U];
-  void start(ok_elt<V> identity) {
-    for (int k = 0; k < 32; ++k)
-      for (int u = 0; u < U; ++u) acc[k][u] = ok_c<V>(identity);
-    for (int u = 0; u < U; ++u) pairs[u].blocks = 0;
+  V acc[A * U];
+  void start(ok_elt<V> identity, i64 w) {
+    for (i64 i = 0; i < A * w; ++i) acc[i] = ok_c<V>(identity);
   }
-  V total(int u) {
-    for (int half = 16; half; half /= 2)
-      for (int k = 0; k < half; ++k) acc[k][u] = Op::f(acc[k][u], acc[k + half][u]);
-    return acc[0][u];
+  // The accumulators of a vector, half and half; of a row with fewer columns than that, the first
+  // n.
+  template <int Half>
+  OK_FN V whole(const V* own, i64 w) {
+    if constexpr (Half == A)
+      return *own;
+    else
+      return Op::f(whole<2 * Half>(own, w), whole<2 * Half>(own + Half * w, w));
   }
-  OK_OPAQUE void close_block(ok_elt<V> identity) {
-    for (int u = 0; u < U; ++u) {
-      pairs[u].add(total(u));
-      for (int k = 0; k < 32; ++k) acc[k][u] = ok_c<V>(identity);
+  OK_FN V tree(V* own, i64 n, i64 w) {
+    if (n >= A) return whole<1>(own, w);
+    for (i64 half = A / 2; half; half /= 2)
+      for (i64 k = 0; k < half && k + half < n; ++k)
+        own[k * w] = Op::f(own[k * w], own[(k + half) * w]);
+    return *own;
+  }
+  OK_OPAQUE V total(i64 n, i64 w, i64 u) { return tree(acc + u, n, w); }
+};
+// 22 levels serve 2^30 columns; the runtime lets no kernel of this kind have more.
+template <class V, int U, int A, class Op>
+struct ok_blocked_panel : ok_panel<V, U, A, Op> {
+  V level[22 * U];
+  u64 blocks;
+  OK_OPAQUE void close(i64 n, i64 w) {
+    const int ones = __builtin_ctzl(~blocks++);
+    for (i64 u = 0; u < w; ++u) {
+      V total = this->tree(this->acc + u, n, w);
+      for (int at = 0; at < ones; ++at) total = Op::f(level[at * w + u], total);
+      level[ones * w + u] = total;
     }
+  }
+  V sum(i64 w, i64 u) const {
+    u64 left = blocks;
+    int at = __builtin_ctzl(left);
+    V total = level[at * w + u];
+    for (left >>= at; ++at, left >>= 1;)
+      if (left & 1) total = Op::f(level[at * w + u], total);
+    return total;
   }
 };

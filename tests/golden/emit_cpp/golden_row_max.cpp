@@ -57,7 +57,7 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
         ok_k0_loop0(t, ts, 1, rest, st);
       }
     }
-    st.v1 = st.a1.total();
+    st.v1 = ok_settle(st.a1.total());
     {
       const auto v1 = st.v1;
       *(ok_vec<i32>::one *)p[1] = v1[0];

@@ -120,7 +120,7 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
         ok_k0_loop0(t, ts, 1, rest, st);
       }
     }
-    st.v1 = st.a1.total();
+    st.v1 = ok_settle(st.a1.total());
     st.a5.start(-0.0);
     for (i64 j = 0; j < n; j += 512) {
       const i64 m = n - j < 512 ? n - j : 512;
