@@ -109,10 +109,20 @@ def _signature(app: Sphinx, what: str, *rest: Any) -> tuple[str, None] | None:
     return ("", None) if what == "class" else None
 
 
+def _whole_line(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]
+) -> None:
+    """Napoleon takes what stands before a colon for a type: end the line there."""
+    if what in {"attribute", "property"} and lines:
+        head, colon, rest = lines[0].partition(": ")
+        lines[:1] = [head + ":", rest] if colon else [head]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """What Sphinx calls."""
     app.connect("source-read", _source_read)
     app.connect("doctree-read", _link_names)
     app.connect("missing-reference", _missing)
     app.connect("autodoc-process-signature", _signature)
+    app.connect("autodoc-process-docstring", _whole_line, priority=400)  # before Napoleon
     return {"parallel_read_safe": True}

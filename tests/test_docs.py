@@ -12,7 +12,7 @@ from tests.docs_pages import ROOT, Page, renewed, resolve, run, runs
 
 import opkiln as ok
 from opkiln.runtime import program
-from opkiln.runtime.cli import _parser
+from opkiln.runtime.cli import _parser, main
 from opkiln.runtime.config import Config
 
 PATHS = [
@@ -205,6 +205,15 @@ def test_tour_of_the_readme() -> None:
     assert 'extern "C"' in step.printed
     info = step.names["gelu"].info()
     assert (info.calls, info.traces) == (4, 2)
+
+
+def test_picture_of_the_stages_is_current(golden, tmp_path: Path) -> None:
+    source = next(f.body for f in PAGES["docs/stages.md"].fences if runs(f))
+    (tmp_path / "stages.py").write_text(source, encoding="utf-8")
+    command = ["show", "stages.py:bump", "--shapes", "float32[1000] 2.0", "--svg", "bump.svg"]
+    assert main(command) == 0
+    drawn = (tmp_path / "bump.svg").read_text(encoding="utf-8")
+    assert drawn == type(golden)(ROOT / "docs" / "figures" / "bump.svg", golden.update)
 
 
 # *** the checks see what is wrong ***
