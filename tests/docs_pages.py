@@ -28,6 +28,7 @@ import opkiln as ok
 from opkiln.runtime import jit
 
 ROOT = Path(__file__).resolve().parent.parent
+PEERS = {"jax", "torch"}  # shown in pages, and no dependencies of the tests
 _FENCE = re.compile(r"^( *)(```+|~~~+) *(\w*)")
 _COMMENT = re.compile(r"^ *<!-- (.*) -->$")
 
@@ -154,8 +155,11 @@ def output_of(page: Page, index: int) -> Fence | None:
     return following if plain and following.language not in {"python", "sh", ""} else None
 
 
-def run(page: Page) -> list[Step]:
-    """Run the Python fences of a page in order; an error that the page does not show is raised."""
+def run(page: Page) -> tuple[list[Step], str]:
+    """Run the Python fences of a page in order; an error that the page does not show is raised.
+
+    Where one imports a peer that is not installed, the page ends; its name is the second result.
+    """
     name = f"{page.path.stem}.py"
     names: dict[str, Any] = {"__name__": page.path.stem}
     steps: list[Step] = []
@@ -173,13 +177,15 @@ def run(page: Page) -> list[Step]:
             with contextlib.redirect_stdout(printed):
                 exec(compile(tree, name, "exec"), names)
         except Exception as error:
+            if isinstance(error, ModuleNotFoundError) and error.name in PEERS:
+                return steps, str(error.name)
             # Only an error that the page shows is part of the page.
             name_shown = rf"^{type(error).__name__}\b"
             if shown is None or not re.search(name_shown, shown.body, re.M):
                 raise AssertionError(f"{page.at(fence.line)}: {error!r}") from error
             printed.write(f"{type(error).__name__}: {error}\n")
         steps.append(Step(fence, shown, printed.getvalue().replace(str(Path.cwd()), "."), names))
-    return steps
+    return steps, ""
 
 
 def renewed(page: Page, steps: list[Step], *, update: bool) -> str:

@@ -5,6 +5,7 @@ settings and names exist, and the reference has every public name.
 import inspect
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,11 @@ def as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("name", RUN)
 def test_python_runs_and_prints_what_is_shown(name: str, golden) -> None:
     page = PAGES[name]
-    steps = run(page)
-    assert steps
+    steps, missing = run(page)
     assert renewed(page, steps, update=golden.update) == type(golden)(page.path, golden.update)
+    if missing:
+        pytest.skip(f"{missing} is not installed")
+    assert steps
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -200,7 +203,7 @@ def test_page_of_errors_is_current(golden) -> None:
 
 
 def test_tour_of_the_readme() -> None:
-    (step,) = run(PAGES["README.md"])
+    (step,), _ = run(PAGES["README.md"])
     assert len(step.fence.body.splitlines()) <= 24
     assert 'extern "C"' in step.printed
     info = step.names["gelu"].info()
@@ -225,9 +228,9 @@ def page_of(text: str) -> Page:
 
 def test_a_wrong_output_is_seen(golden) -> None:
     page = page_of("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n")
-    assert renewed(page, run(page), update=False) == page.text.replace("3", "2")
+    assert renewed(page, run(page)[0], update=False) == page.text.replace("3", "2")
     right = page_of("```python\nprint([1, 2])\n```\n\n```text\n[1, ...]\n```\n")
-    assert renewed(right, run(right), update=False) == right.text
+    assert renewed(right, run(right)[0], update=False) == right.text
 
 
 def test_an_error_that_is_not_shown_is_seen() -> None:
@@ -235,7 +238,14 @@ def test_an_error_that_is_not_shown_is_seen() -> None:
     with pytest.raises(AssertionError, match=r"docs/planted.md:2: ValueError"):
         run(page_of(fence))
     shown = page_of(fence + "\n```text\nValueError: yes\n```\n")
-    assert "ValueError: no" in renewed(shown, run(shown), update=False)
+    assert "ValueError: no" in renewed(shown, run(shown)[0], update=False)
+
+
+def test_a_page_ends_at_a_missing_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    page = page_of("```python\nprint(1)\n```\n\n```python\nimport torch\n```\n")
+    steps, missing = run(page)
+    assert (len(steps), missing) == (1, "torch")
 
 
 def test_names_that_do_not_exist_are_seen() -> None:
