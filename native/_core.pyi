@@ -56,6 +56,9 @@ class Library:
 
     def __init__(self, path: str | bytes | PathLike[str]) -> None: ...
     def symbol(self, name: str) -> int: ...
+    def claim(self, file: str | bytes | PathLike[str], at: int) -> bool:
+        """Lock byte `at` of `file`, shared, until the library is closed; False where it cannot."""
+
     @property
     def path(self) -> str: ...
 

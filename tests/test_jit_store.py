@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -347,19 +346,6 @@ report["there"] = os.path.isdir(store.root())
     assert report["there"]
 
 
-def test_sweep_takes_only_old_private_names(scoped: Path) -> None:
-    entry = Path(answer().path).parent
-    old, new = entry.with_name(".build-old"), entry.with_name(".trash-new")
-    for path in (old, new):
-        (path / "deep").mkdir(parents=True)
-    for path in (old, entry):
-        os.utime(path, (1, 1))
-    store.sweep(str(entry.parent))
-    assert not old.exists()
-    assert new.exists()
-    assert entry.exists()
-
-
 def test_remove_does_not_follow_links(tmp_path: Path) -> None:
     (tmp_path / "keep").mkdir()
     (tmp_path / "keep" / "file").touch()
@@ -394,44 +380,6 @@ def test_any_other_problem_of_the_directory_is_survived(
         assert answer().hit == "built"
     assert len(caught) == 1
     assert answer().hit == "disk"
-
-
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    place = tmp_path / "mount"
-    place.mkdir()
-    made = []
-
-    def do(options: str) -> Path:
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
-        if os.geteuid() != 0 or subprocess.run(command, check=False).returncode != 0:
-            pytest.skip("may not mount here")
-        made.append(place)
-        return place
-
-    yield do
-    for path in made:
-        subprocess.run(["umount", str(path)], check=True)
-
-
-def test_F076_a_real_noexec_mount(mount: Callable[[str], Path], tmp_path: Path) -> None:
-    report = child.run_child({"times": 2}, OPKILN_CACHE_DIR=mount("noexec") / "c", TMPDIR=tmp_path)
-    assert report["loaded"] == ["built", "disk"]
-    assert len(report["warnings"]) == 1
-    assert "failed to map segment" in report["warnings"][0]
-
-
-def test_F073_a_real_full_disk(mount: Callable[[str], Path], tmp_path: Path) -> None:
-    spec = {
-        "times": 4,
-        "text": child.TEXT + "// " + "x" * 30_000 + "\n",
-    }
-    cache = mount("size=60k") / "c"
-    report = child.run_child(spec, OPKILN_CACHE_DIR=cache, TMPDIR=tmp_path)
-    assert report["value"] == 42
-    assert len(report["warnings"]) == 1
-    assert "No space left on device" in report["warnings"][0]
-    assert not child.private_files(cache)
 
 
 def test_F075_F082_an_entry_that_cannot_be_opened_is_a_miss(
@@ -470,35 +418,11 @@ def test_a_target_directory_that_others_may_write_is_left(scoped: Path) -> None:
     store.forget_root()
 
 
-def test_F073_pruning_takes_what_was_used_longest_ago(scoped: Path) -> None:
-    paths = [Path(jit.build_or_load(child.TEXT + "\n" * i, ["answer"], name="answer").path) for i in
-             range(4)]  # fmt: skip
-    folders = [p.parent for p in paths]
-    size = sum(f.stat().st_size for f in folders[0].iterdir())
-    now = time.time()
-    for age, folder in zip((9, 2, 5, 0), folders, strict=True):
-        os.utime(folder, (now - age * 3600, now - age * 3600))
-    store.prune(str(folders[0].parent), int(size * 2.5))
-    assert [f.exists() for f in folders] == [False, True, False, True]
-    store.prune(str(folders[0].parent), 1)  # one used within the hour stays, whatever the limit
-    assert [f.exists() for f in folders] == [False, False, False, True]
-    store.prune(str(folders[0].parent), 0)
-    assert folders[3].exists()
-
-
 def test_a_hit_counts_as_use(scoped: Path) -> None:
     folder = Path(answer().path).parent
     os.utime(folder, (1, 1))
     answer()
     assert time.time() - folder.stat().st_mtime < 60
-
-
-def test_the_lower_layer_is_refused_by_name(scoped: Path, tmp_path: Path) -> None:
-    with (
-        config.scope(cache_lower=tmp_path),
-        pytest.raises(errors.NotYet, match="OPKILN_CACHE_LOWER"),
-    ):
-        answer()
 
 
 # ---- names ----

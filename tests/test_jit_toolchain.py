@@ -137,9 +137,10 @@ def test_F063_a_replaced_compiler_is_asked_again(cache_dir: Path, tmp_path: Path
 
 def test_an_inner_compiler_that_changed_is_asked_again(scoped: Path) -> None:
     request = next(iter(toolchain.requests()))
-    folder = store.make_folder(store.root()) and store.make_folder(f"{store.root()}/compilers")
+    layer = store.Layer(store.root())
+    folder = store.make_folder(f"{layer.base}/{store.COMPILERS}")
     made = toolchain.probe(folder, request)
-    assert toolchain.stored(folder, request) == made
+    assert toolchain.stored(layer, request) == made
     (path,) = Path(folder).glob("*.json")
     record = path.read_bytes()
     whole = toolchain.Record(record)
@@ -151,7 +152,7 @@ def test_an_inner_compiler_that_changed_is_asked_again(scoped: Path) -> None:
     }
     fields["inner"] = [*inner[:2], "1", inner[3]]
     path.write_bytes(toolchain.render(fields))
-    assert toolchain.stored(folder, request) is None
+    assert toolchain.stored(layer, request) is None
 
 
 def test_F105_stored_identity_serves_when_all_compilers_are_gone(

@@ -27,6 +27,13 @@ std::shared_ptr<LibraryHandle> LibraryHandle::open(const std::string& path) {
 
 LibraryHandle::~LibraryHandle() { dlclose(handle_); }
 
+bool LibraryHandle::claim(const std::string& file, std::uint64_t at) {
+  Py_BEGIN_ALLOW_THREADS;  // the file may be on another machine
+  claim_ = core::Claim(file, at);
+  Py_END_ALLOW_THREADS;
+  return claim_.held();
+}
+
 void* LibraryHandle::symbol(const std::string& name) const {
   void* address = dlsym(handle_, name.c_str());
   if (!address) {

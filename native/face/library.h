@@ -1,8 +1,11 @@
 // In: the path of a shared library; out: addresses of its functions, valid while anyone holds it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+
+#include "core/claim.h"
 
 namespace opkiln::face {
 
@@ -18,11 +21,15 @@ class LibraryHandle {
   // Null with a Python error set when there is no such function.
   void* symbol(const std::string& name) const;
   const std::string& path() const { return path_; }
+  // Tells other processes, by a lock at `at` in `file`, that the library is in use until it is
+  // closed.
+  bool claim(const std::string& file, std::uint64_t at);
 
  private:
   LibraryHandle(void* handle, std::string path) : handle_(handle), path_(std::move(path)) {}
   void* handle_;
   std::string path_;
+  core::Claim claim_;
 };
 
 }  // namespace opkiln::face

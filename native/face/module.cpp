@@ -38,17 +38,22 @@ struct Library {
 void* begin_blocking() { return give_up_gil(); }
 void end_blocking(void* state) { take_gil(static_cast<PyThreadState*>(state)); }
 
+// A path as the bytes of the file system; raises what os.fsencode would.
+nb::object path_bytes(nb::handle path) {
+  nb::object text = nb::steal(PyOS_FSPath(path.ptr()));
+  if (!text.is_valid()) throw nb::python_error();
+  nb::object bytes = nb::steal(PyUnicode_Check(text.ptr()) ? PyUnicode_EncodeFSDefault(text.ptr())
+                                                           : Py_NewRef(text.ptr()));
+  if (!bytes.is_valid()) throw nb::python_error();
+  return bytes;
+}
+
 void bind_library(nb::module_& m) {
   nb::class_<Library>(m, "Library", "A loaded shared library; stays loaded while a plan uses it.")
       .def(
           "__init__",
           [](Library* self, nb::object path) {
-            nb::object text = nb::steal(PyOS_FSPath(path.ptr()));
-            if (!text.is_valid()) throw nb::python_error();
-            nb::object bytes =
-                nb::steal(PyUnicode_Check(text.ptr()) ? PyUnicode_EncodeFSDefault(text.ptr())
-                                                      : Py_NewRef(text.ptr()));
-            if (!bytes.is_valid()) throw nb::python_error();
+            const nb::object bytes = path_bytes(path);
             auto handle = LibraryHandle::open(PyBytes_AS_STRING(bytes.ptr()));
             if (!handle) throw nb::python_error();
             new (self) Library{std::move(handle)};
@@ -62,6 +67,12 @@ void bind_library(nb::module_& m) {
             return reinterpret_cast<uintptr_t>(address);
           },
           "name"_a)
+      .def(
+          "claim",
+          [](const Library& self, nb::object file, uint64_t at) {
+            return self.handle->claim(PyBytes_AS_STRING(path_bytes(file).ptr()), at);
+          },
+          "file"_a, "at"_a)
       .def_prop_ro("path",
                    [](const Library& self) {
                      return nb::steal(PyUnicode_DecodeFSDefault(self.handle->path().c_str()));

@@ -21,7 +21,8 @@ from opkiln.runtime.key import KeyParts, sha256
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from opkiln.runtime.jit.toolchain import Compiler
+    from opkiln.runtime.jit.store import Layer
+    from opkiln.runtime.jit.toolchain import Compiler, Request
 
 __all__ = ["Flags", "Loaded", "assembly", "build_or_load", "compiler", "key_parts"]
 
@@ -42,7 +43,7 @@ class Loaded(NamedTuple):
 # ---- the compiler in use ----
 
 _guard = _thread.allocate_lock()
-_known: dict[tuple[str, str | None, str | None], Compiler] = {}  # (directory, CXX, PATH)
+_known: dict[tuple[tuple[Layer, ...], str | None, str | None], Compiler] = {}  # CXX, PATH
 
 
 def _after_fork() -> None:
@@ -76,44 +77,48 @@ def compiler() -> Compiler:
 
 def _compilers() -> list[Compiler]:
     """The compiler in use or, if none is left, all that once filled the cache on this machine."""
-    base = store.root()
-    slot = (base, config.cxx, os.environ.get("PATH"))
+    layers = tuple(store.layers())
+    slot = (layers, config.cxx, os.environ.get("PATH"))
     found = _known.get(slot)
     if found is not None:
         return [found]
     with _guard:
-        folder = store.make_folder(f"{base}/compilers")
         tried: list[str] = []
-        found = _known.get(slot) or _identify(folder, tried)
+        found = _known.get(slot) or _identify(layers, tried)
         if found is not None:
             _known[slot] = found
             return [found]
-        left = list(toolchain.stored_without_compiler(folder))
+        left = [c for layer in layers for c in toolchain.stored_without_compiler(layer)]
     if not left:
         raise _not_found(tried)
     return left
 
 
-def _identify(folder: str, tried: list[str]) -> Compiler | None:
+def _identify(layers: Sequence[Layer], tried: list[str]) -> Compiler | None:
     for request in toolchain.requests():
         if not request.program:
             tried.append(f"{' '.join(request.words) or '(empty)'}: not found on PATH")
             continue
-        known = toolchain.stored(folder, request)
-        if known is not None:
-            return known
-        _import_builder()
-        from opkiln.runtime.jit.lock import ProcessLock
-
-        with ProcessLock(f"{folder}/.lock", config.lock_wait, lambda _: None):
-            known = toolchain.stored(folder, request)
+        for layer in layers:
+            known = toolchain.stored(layer, request)
             if known is not None:
                 return known
-            try:
-                return toolchain.probe(folder, request)
-            except ToolchainNotFound as error:
-                tried.append(str(error))
+        try:
+            return _probe(request)
+        except ToolchainNotFound as error:
+            tried.append(str(error))
     return None
+
+
+def _probe(request: Request) -> Compiler:
+    """Ask the compiler, unless another process has just done so."""
+    _import_builder()
+    from opkiln.runtime.jit.lock import ProcessLock
+
+    layer = store.Layer(store.root())
+    folder = store.make_folder(f"{layer.base}/{store.COMPILERS}")
+    with ProcessLock(f"{folder}/.lock", config.lock_wait, lambda _: None):
+        return toolchain.stored(layer, request) or toolchain.probe(folder, request)
 
 
 def _not_found(tried: list[str]) -> ToolchainNotFound:
@@ -203,17 +208,23 @@ def _find(data: bytes, symbols: tuple[str, ...], name: str, flags: Flags, start:
     orders: list[Order] = []
     for made_by in _compilers():
         parts = key_parts(data, symbols, flags, made_by)
-        entry = store.entry_for(store.root(), made_by.target, name, parts)
-        order = Order(data, symbols, flags, made_by, parts, entry)
-        opened = look_up(order, heal=False)
-        if opened is not None:
-            return _loaded(order, opened, "disk", start)
-        orders.append(order)
+        for layer in store.layers():
+            entry = store.entry_for(layer, made_by.target, name, parts)
+            order = Order(data, symbols, flags, made_by, parts, entry)
+            opened = look_up(order, heal=False)
+            if opened is not None:
+                return _loaded(order, opened, "disk", start)
+            orders.append(order)
     _import_builder()
     from opkiln.runtime.jit.flight import build_once
 
-    opened, hit = build_once(orders[0])
-    return _loaded(orders[0], opened, hit, start)
+    order = orders[0]
+    if order.entry.lower:  # the first cache cannot be used: build in the one that stands in for it
+        place = store.Layer(store.root())
+        entry = store.entry_for(place, order.compiler.target, name, order.parts)
+        order = order._replace(entry=entry)
+    opened, hit = build_once(order)
+    return _loaded(order, opened, hit, start)
 
 
 def _loaded(order: Order, opened: Opened, hit: str, start: float) -> Loaded:

@@ -20,9 +20,10 @@ from opkiln.runtime.errors import (
     ToolchainNotFound,
     warn,
 )
-from opkiln.runtime.jit import spawn, store
+from opkiln.runtime.jit import evict, spawn, store
+from opkiln.runtime.jit.claims import Claims
 from opkiln.runtime.jit.descriptors import WRITE, open_file, open_pipe
-from opkiln.runtime.jit.load import look_up, open_library
+from opkiln.runtime.jit.load import claim, look_up, open_library
 from opkiln.runtime.jit.lock import ProcessLock
 
 if TYPE_CHECKING:
@@ -58,22 +59,28 @@ def build(order: Order) -> tuple[Opened, str]:
 
     lock = f"{entry.folder}/.lock-{entry.name}"
     with ProcessLock(lock, config.lock_wait, tell):
+        store.refresh(entry.folder)  # for who waited: the builder may be on another machine
         opened = look_up(order, heal=True)
         if opened is not None:
             return opened, "disk"
-        store.tidy(entry.folder)
+        evict.before_build(entry)
         with _private(order) as private:
-            return _build_in(order, private)
+            built = _build_in(order, private)
+        evict.after_build(entry)
+        return built
 
 
 @contextlib.contextmanager
 def _private(order: Order) -> Generator[str]:
+    """A directory for one build; its claim tells others that the builder lives."""
     path = store.private_folder(order.entry)
-    os.mkdir(path, 0o700)
-    try:
-        yield path
-    finally:
-        store.remove(path)  # gone already if it was published
+    with Claims(store.claims_file(os.path.dirname(order.entry.folder))) as claims:
+        claims.share(int(path.rpartition("-")[2], 16))
+        os.mkdir(path, 0o700)
+        try:
+            yield path
+        finally:
+            store.remove(path)  # gone already if it was published
 
 
 def _build_in(order: Order, private: str) -> tuple[Opened, str]:
@@ -81,6 +88,7 @@ def _build_in(order: Order, private: str) -> tuple[Opened, str]:
     store.write_file(source, order.text)
     log = compile_library(order.compiler, order.flags, source, library, f"{private}/{store.LOG}")
     opened = open_library(library, order.symbols)
+    claim(opened, order.entry)
     store.write_file(f"{private}/{store.LOG}", log)
     files = {store.SOURCE: order.text, store.LIBRARY: store.read_owned(library), store.LOG: log}
     manifest = store.manifest(order.parts, order.compiler.features, order.symbols, files)
@@ -234,10 +242,10 @@ def _first_lines(text: str) -> str:
 def _keep(private: str) -> str:
     """Keep source and log of a failed build under a name of its own; the older one goes."""
     folder, _, name = private.rpartition("/")
-    kept = f"{folder}/.failed-{name.removeprefix('.build-').rsplit('-', 2)[0]}"
+    kept = f"{folder}/.failed-{name.removeprefix('.build-').rsplit('-', 3)[0]}"
     try:
         store.remove(kept)
-        store.keep_newest(folder, ".failed-", _KEPT_FAILURES - 1)
+        evict.keep_newest(folder, ".failed-", _KEPT_FAILURES - 1)
         os.rename(private, kept)
     except OSError:
         return private

@@ -43,25 +43,36 @@ def look_up(order: Order, *, heal: bool) -> Opened | None:
     """Load a whole entry; a damaged one counts as absent.
 
     With `heal`, which is for whoever is about to build, it is also moved away with one warning;
-    others must not do so, because it may have been healed since they looked.
+    others must not do so, because it may have been healed since they looked. In the lower cache
+    nothing is moved, and what is built lies in front of it, so the warning comes once as well.
     """
+    entry = order.entry
     try:
-        if not store.check(order.entry, order.parts, order.compiler.features, order.text):
+        if not store.check(entry, order.parts, order.compiler.features, order.text):
             return None
-        return open_library(order.entry.library, order.symbols)
+        opened = open_library(entry.library, order.symbols)
     except LoadFailed as problem:
-        if is_noexec(problem):
+        if is_noexec(problem) and not entry.lower:
             raise  # building it again in the same place would not help
         reason = str(problem)
     except (store.Damaged, SymbolMissing) as problem:
         reason = str(problem)
-    if not heal:
-        return None
-    with contextlib.suppress(OSError):
-        store.discard(order.entry)
-    first = reason.splitlines()[0]
-    warn(f"cached kernel {order.entry.path} is not usable and is built again: {first}")
+    else:
+        claim(opened, entry)
+        return opened
+    if heal or entry.lower:
+        if heal:
+            with contextlib.suppress(OSError):
+                store.discard(entry)
+        first = reason.splitlines()[0]
+        warn(f"cached kernel {entry.path} is not usable and is built again: {first}")
     return None
+
+
+def claim(opened: Opened, entry: Entry) -> None:
+    """Tell whoever prunes the cache that this entry is in use, for as long as it is loaded."""
+    if not entry.lower:
+        opened.library.claim(store.claims_file(os.path.dirname(entry.folder)), entry.claim)
 
 
 def open_library(path: str, symbols: Sequence[str]) -> Opened:

@@ -31,8 +31,14 @@ MESSAGE_AFTER = 5.0  # seconds
 class ProcessLock:
     """Context manager; `held` says whether this process has the lock."""
 
-    def __init__(self, path: str, wait: float, on_slow: Callable[[str], None]) -> None:
-        """Wait at most `wait` seconds; `on_slow(holder)` is called once after five."""
+    def __init__(
+        self, path: str, wait: float, on_slow: Callable[[str], None], *, keep: bool = False
+    ) -> None:
+        """Wait at most `wait` seconds; `on_slow(holder)` is called once after five.
+
+        With `keep` the file outlives the lock.
+        """
+        self._keep = keep
         self._locked = False
         self._path = path
         self._wait = wait
@@ -67,7 +73,7 @@ class ProcessLock:
 
     def __exit__(self, *_: object) -> None:
         """Release; the file goes first, so that a waiter that opened it sees it is no longer it."""
-        if self.held:
+        if self.held and not self._keep:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
         self._close()

@@ -4,11 +4,13 @@ An entry is the directory `<root>/<target>/<name>-<24 hex>/` with kernel.cpp, ke
 and manifest.json. It is made in a private directory beside it and appears by one rename, so it is
 whole or absent; the manifest holds size and SHA-256 of each file, so damage is a miss. Code is only
 ever loaded from directories that belong to this user and that nobody else may write.
+Below it may lie a second cache that is only read: OPKILN_CACHE_LOWER, which may belong to anyone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import sys
@@ -16,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from opkiln.runtime.config import config
-from opkiln.runtime.errors import CacheError, NotYet, warn
+from opkiln.runtime.errors import CacheError, warn
 from opkiln.runtime.jit.descriptors import READ, WRITE, open_file
 from opkiln.runtime.jit.record import Record, render
 from opkiln.runtime.key import sha256
@@ -30,8 +32,10 @@ SCHEMA = "artifact-1"
 MANIFEST = "manifest.json"
 SOURCE, LIBRARY, LOG = "kernel.cpp", "kernel.so", "build.log"
 FILES = (SOURCE, LIBRARY, LOG)
-_DAY = 86400.0
-_TOUCH = 3600.0
+COMPILERS = "compilers"  # the directory, beside those of targets, of what compilers said
+_TOUCH = 60.0  # seconds by which the time of last use may be off
+_LOOKS = 3
+_MARK_DIGITS = 15  # 60 bits: the offset of a lock has 63
 _MAX_FILE = 2**30
 FIX = "set OPKILN_CACHE_DIR to a directory of your own, on a disk that allows programs"
 
@@ -39,7 +43,15 @@ FIX = "set OPKILN_CACHE_DIR to a directory of your own, on a disk that allows pr
 # ---- the root directory ----
 
 _roots: dict[str, str] = {}  # setting -> directory in use
+_lowers: dict[str, str | None] = {}  # setting -> directory, None if it cannot be used
 _temporary: str | None = None
+
+
+class Layer(NamedTuple):
+    """One cache directory to look in."""
+
+    base: str
+    lower: bool = False  # only read, whoever owns it
 
 
 def default_root() -> str:
@@ -52,27 +64,62 @@ def default_root() -> str:
     return platformdirs.user_cache_dir("opkiln", appauthor=False)
 
 
-def _wanted() -> str:
+def wanted() -> str:
+    """The directory that the settings name, usable or not."""
     setting = config.cache_dir
     return os.path.abspath(setting) if setting is not None else default_root()
 
 
 def root() -> str:
     """The cache directory in use: the configured one, else a private one with one warning."""
-    if config.cache_lower is not None:
-        raise NotYet(
-            "OPKILN_CACHE_LOWER: a second, read-only cache is not supported yet",
-            fix="unset it, or copy its entries into OPKILN_CACHE_DIR",
-        )
-    wanted = _wanted()
-    used = _roots.get(wanted)
+    place = wanted()
+    used = _roots.get(place)
     if used is None:
         try:
-            used = _checked_root(wanted)
+            used = _checked_root(place)
         except CacheError as error:
             used = temporary_root(str(error).splitlines()[0])
-        _roots[wanted] = used
+        _roots[place] = used
     return used
+
+
+def layers() -> list[Layer]:
+    """The caches to look in, in order."""
+    below = lower()
+    if below is None:
+        return [Layer(root())]
+    place = wanted()
+    try:
+        used = _roots.get(place) or _roots.setdefault(place, _checked_root(place))
+    except CacheError:
+        return [Layer(below, lower=True)]  # a build will say what is wrong with the first one
+    return [Layer(used), Layer(below, lower=True)]
+
+
+def lower() -> str | None:
+    """The read-only cache of OPKILN_CACHE_LOWER, if there is one that can be trusted."""
+    setting = config.cache_lower
+    if setting is None:
+        return None
+    if setting not in _lowers:
+        path = os.path.realpath(setting)
+        problem = lower_problem(path)
+        _lowers[setting] = None if problem else path
+        if problem:
+            warn(f"OPKILN_CACHE_LOWER: {path!r} {problem}, so nothing is read from it")
+    return _lowers[setting]
+
+
+def lower_problem(path: str) -> str:
+    """Say why a directory may not serve as a lower cache, '' if it may."""
+    try:
+        problem = distrust(os.lstat(path), directory=True, any_owner=True)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    if problem:
+        return f"{problem} (chmod -R go-w)" if "written" in problem else problem
+    readable = os.access(path, os.R_OK | os.X_OK)
+    return "" if readable else "cannot be read by you (chmod -R a+rX)"
 
 
 def _checked_root(path: str) -> str:
@@ -82,7 +129,7 @@ def _checked_root(path: str) -> str:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        problem = _distrust(os.lstat(path), directory=True)
+        problem = distrust(os.lstat(path), directory=True)
         if not problem and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
             problem = "is not writable"
     except OSError as error:
@@ -92,13 +139,13 @@ def _checked_root(path: str) -> str:
     return path
 
 
-def _distrust(status: os.stat_result, *, directory: bool) -> str:
+def distrust(status: os.stat_result, *, directory: bool, any_owner: bool = False) -> str:
     """Say why code from here must not be loaded, '' if it may."""
     if stat.S_ISLNK(status.st_mode):
         return "is a symbolic link"
     if directory != stat.S_ISDIR(status.st_mode) or not (directory or stat.S_ISREG(status.st_mode)):
         return f"is not a {'directory' if directory else 'regular file'}"
-    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+    if not any_owner and hasattr(os, "geteuid") and status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to you ({os.geteuid()})"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "can be written by other users"
@@ -133,22 +180,22 @@ def forget_root() -> None:
 
 def use_temporary_root(reason: str) -> bool:
     """Switch this process to the temporary directory; False if it is in use already."""
-    wanted = _wanted()
-    if _temporary is not None and _roots.get(wanted) == _temporary:
+    place = wanted()
+    if _temporary is not None and _roots.get(place) == _temporary:
         return False
-    _roots[wanted] = temporary_root(reason)
+    _roots[place] = temporary_root(reason)
     return True
 
 
 # ---- files ----
 
 
-def read_owned(path: str) -> bytes:
+def read_owned(path: str, *, any_owner: bool = False) -> bytes:
     """Read a regular file that belongs to us; links and foreign files raise ValueError."""
     with open_file(path, READ | os.O_NOFOLLOW | os.O_NONBLOCK) as file:
         descriptor = file.fileno()
         status = os.fstat(descriptor)
-        problem = _distrust(status, directory=False)
+        problem = distrust(status, directory=False, any_owner=any_owner)
         if problem or status.st_size > _MAX_FILE:
             raise ValueError(f"{os.path.basename(path)} {problem or 'is too large'}")
         size = status.st_size
@@ -200,7 +247,7 @@ def make_folder(path: str) -> str:
     """Make a directory below the root that is ours alone."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
-    problem = _distrust(os.lstat(path), directory=True)
+    problem = distrust(os.lstat(path), directory=True)
     if problem:
         raise CacheError(f"cache directory {path!r} {problem}", fix=f"remove it, or {FIX}")
     return path
@@ -233,6 +280,7 @@ class Entry(NamedTuple):
 
     folder: str  # <root>/<target>
     name: str  # <name>-<24 hex>
+    lower: bool = False  # in the cache that is only read
 
     @property
     def path(self) -> str:
@@ -243,6 +291,11 @@ class Entry(NamedTuple):
     def library(self) -> str:
         """The shared library in it."""
         return f"{self.folder}/{self.name}/{LIBRARY}"
+
+    @property
+    def claim(self) -> int:
+        """The byte whose lock says that someone uses it."""
+        return int(self.name[-24:][:_MARK_DIGITS], 16)
 
 
 class Damaged(Exception):
@@ -255,9 +308,30 @@ def clean_name(name: str) -> str:
     return kept or "kernel"
 
 
-def entry_for(base: str, target: str, name: str, parts: KeyParts) -> Entry:
+def entry_for(layer: Layer, target: str, name: str, parts: KeyParts) -> Entry:
     """The place of an artifact."""
-    return Entry(f"{base}/{clean_target(target)}", f"{clean_name(name)}-{parts.short}")
+    folder = f"{layer.base}/{clean_target(target)}"
+    return Entry(folder, f"{clean_name(name)}-{parts.short}", layer.lower)
+
+
+def is_entry_name(name: str) -> bool:
+    """Whether `entry_for` may have made this name."""
+    stem, _, digits = name.rpartition("-")
+    return bool(stem) and clean_name(stem) == stem and len(digits) == 24 and _is_hex(digits)
+
+
+def is_mark(text: str) -> bool:
+    """Whether `private_folder` may have made this last part of a name."""
+    return len(text) == _MARK_DIGITS and _is_hex(text)
+
+
+def _is_hex(text: str) -> bool:
+    return all(c in "0123456789abcdef" for c in text)
+
+
+def claims_file(base: str) -> str:
+    """The file of a cache whose locked bytes say what is in use."""
+    return f"{base}/.in-use"
 
 
 def clean_target(target: str) -> str:
@@ -285,34 +359,76 @@ def manifest(
 
 def check(entry: Entry, parts: KeyParts, features: Sequence[str], text: bytes) -> bool:
     """Tell whether the entry is there and whole; raise Damaged if it is there but not usable."""
-    try:
-        status = os.lstat(entry.path)
-    except OSError:
-        return False
-    try:
-        problem = _distrust(status, directory=True)
+    for look in range(_LOOKS):
+        try:
+            status = os.lstat(entry.path)
+        except OSError:
+            return False
+        try:
+            _check_files(entry, status, parts, features, text)
+        except (OSError, ValueError, Damaged) as problem:
+            if look + 1 < _LOOKS and _in_flux(entry, status, problem):
+                continue
+            if isinstance(problem, OSError):
+                raise Damaged(f"it cannot be read ({problem.strerror})") from None
+            raise Damaged(str(problem)) from None
+        # When an entry was last used decides what pruning takes.
+        if not entry.lower and abs(time.time() - status.st_mtime) > _TOUCH:
+            with contextlib.suppress(OSError):
+                os.utime(entry.path)
+        return True
+    return False
+
+
+def _check_files(
+    entry: Entry,
+    status: os.stat_result,
+    parts: KeyParts,
+    features: Sequence[str],
+    text: bytes,
+) -> None:
+    folders = [status, os.lstat(entry.folder)] if entry.lower else [status]
+    for folder in folders:
+        problem = distrust(folder, directory=True, any_owner=entry.lower)
         if problem:
             raise Damaged(f"it {problem}")
-        record = Record(read_owned(f"{entry.path}/{MANIFEST}"))
-        if record.text("schema") != SCHEMA or record.text("key") != parts.hexdigest:
-            raise Damaged("its manifest belongs to another key")
-        lacking = set(record.texts("features")).difference(features)
-        if lacking:
-            raise Damaged(f"it needs CPU features that are missing here: {sorted(lacking)}")
-        for name in FILES:
-            data = read_owned(f"{entry.path}/{name}")
-            if len(data) != record.number(f"{name} size"):
-                raise Damaged(f"{name} has {len(data)} bytes, not as recorded")
-            if data != text if name == SOURCE else sha256(data) != record.text(f"{name} sha256"):
-                raise Damaged(f"{name} has changed since it was built")
-    except OSError as error:
-        raise Damaged(f"it cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise Damaged(str(error)) from None
-    if time.time() - status.st_mtime > _TOUCH:
-        with contextlib.suppress(OSError):
-            os.utime(entry.path)  # when an entry was last used decides what pruning takes
-    return True
+    record = Record(read_owned(f"{entry.path}/{MANIFEST}", any_owner=entry.lower))
+    if record.text("schema") != SCHEMA or record.text("key") != parts.hexdigest:
+        raise Damaged("its manifest belongs to another key")
+    lacking = set(record.texts("features")).difference(features)
+    if lacking:
+        raise Damaged(f"it needs CPU features that are missing here: {sorted(lacking)}")
+    check_files(entry, record, text)
+
+
+def check_files(entry: Entry, record: Record, text: bytes | None = None) -> None:
+    """Compare the files with the manifest; raise Damaged, OSError or ValueError."""
+    for name in FILES:
+        data = read_owned(f"{entry.path}/{name}", any_owner=entry.lower)
+        if len(data) != record.number(f"{name} size"):
+            raise Damaged(f"{name} has {len(data)} bytes, not as recorded")
+        known = text if name == SOURCE else None
+        same = data == known if known else sha256(data) == record.text(f"{name} sha256")
+        if not same:
+            raise Damaged(f"{name} has changed since it was built")
+
+
+def _in_flux(entry: Entry, status: os.stat_result, problem: Exception) -> bool:
+    """Whether a problem may be gone at the next look: the entry was replaced, or NFS is late."""
+    if isinstance(problem, OSError) and problem.errno in (errno.ESTALE, errno.ENOENT):
+        refresh(entry.path)
+        return True
+    try:
+        now = os.lstat(entry.path)
+    except OSError:
+        return True
+    return (now.st_dev, now.st_ino) != (status.st_dev, status.st_ino)
+
+
+def refresh(folder: str) -> None:
+    """Make an NFS client ask its server again what is in a directory; it does so on opening it."""
+    with contextlib.suppress(OSError), os.scandir(folder):
+        pass
 
 
 def nearest(entry: Entry, parts: KeyParts) -> list[tuple[str, str, str]]:
@@ -336,8 +452,19 @@ def nearest(entry: Entry, parts: KeyParts) -> list[tuple[str, str, str]]:
 
 
 def private_folder(entry: Entry, kind: str = "build") -> str:
-    """The path of a directory no one else uses, on the same file system as the entry."""
-    return f"{entry.folder}/.{kind}-{entry.name}-{os.getpid()}-{os.urandom(6).hex()}"
+    """The path of a directory no one else uses, on the same file system as the entry.
+
+    Its name ends in the machine, the process and a mark, which is also the byte to claim.
+    """
+    mark = os.urandom(8).hex()[:_MARK_DIGITS]
+    return f"{entry.folder}/.{kind}-{entry.name}-{host()}-{os.getpid()}-{mark}"
+
+
+def host() -> str:
+    """The kernel that this process runs under: one per boot of a machine, '0' if unknown."""
+    with contextlib.suppress(OSError), open_file("/proc/sys/kernel/random/boot_id", READ) as file:
+        return os.read(file.fileno(), 8).decode("ascii", "replace")
+    return "0"
 
 
 def publish(private: str, entry: Entry) -> bool:
@@ -360,66 +487,3 @@ def discard(entry: Entry) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.rename(entry.path, trash)
     remove(trash)
-
-
-_PRUNE_EVERY = 64
-_builds: dict[str, int] = {}  # builds of this process by directory
-
-
-def tidy(folder: str) -> None:
-    """Called by each build: now and then, remove left-overs and what exceeds the size limit."""
-    count = _builds.get(folder, 0)
-    _builds[folder] = count + 1
-    if count % _PRUNE_EVERY == 0:
-        sweep(folder)
-        prune(folder, config.cache_max_bytes)
-
-
-def prune(folder: str, limit: int) -> None:
-    """Remove the entries used longest ago until the rest fits; never one used within the hour.
-
-    Programs that have such an entry loaded keep it: the system frees a file after its last user.
-    """
-    if limit == 0:
-        return
-    found: list[tuple[float, int, str]] = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-                used = entry.stat(follow_symlinks=False).st_mtime
-                found.append((used, _size(entry.path), entry.name))
-    total = sum(size for _, size, _ in found)
-    for used, size, name in sorted(found):
-        if total <= limit or time.time() - used < _TOUCH:
-            break
-        discard(Entry(folder, name))
-        total -= size
-
-
-def _size(folder: str) -> int:
-    total = 0
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            total += entry.stat(follow_symlinks=False).st_size
-    return total
-
-
-def sweep(folder: str) -> None:
-    """Remove what killed builds left: only private names, only after a day."""
-    limit = time.time() - _DAY
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            private = entry.name.startswith((".build-", ".trash-", ".failed-", ".lock-"))
-            if private and entry.stat(follow_symlinks=False).st_mtime < limit:
-                remove(entry.path)
-
-
-def keep_newest(folder: str, prefix: str, count: int) -> None:
-    """Remove the oldest of the directories of this prefix beyond `count`."""
-    found: list[tuple[float, str]] = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(prefix):
-                found.append((entry.stat(follow_symlinks=False).st_mtime, entry.path))
-    for _, path in sorted(found)[: max(len(found) - count, 0)]:
-        remove(path)

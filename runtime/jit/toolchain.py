@@ -23,19 +23,31 @@ from opkiln.runtime.jit.record import Record, render
 from opkiln.runtime.key import KeyParts, sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from opkiln.runtime.jit.flags import Flags
+    from opkiln.runtime.jit.store import Layer
 
 _SCHEMA = "compiler-1"
 _DEFAULTS = ("c++", "g++", "clang++")
 _ARCH = (("-march=native",), ("-mcpu=native",), ())
+_ARCH_OF_USER = ("-march=", "-mcpu=")  # a baseline in the CXX setting is taken as it is
 # Variables that make the same driver run other tools.
 _TOOL_ENV = ("GCC_EXEC_PREFIX", "COMPILER_PATH", "CCACHE_COMPILER", "CCACHE_PREFIX")
 _FEATURE = (
     r"__(AVX|SSE|SSSE|FMA|F16C|BMI|LZCNT|POPCNT|ADX|AES|VAES|PCLMUL|VPCLMUL|GFNI|SHA|MOVBE|AMX"
     r"|ARM_FEATURE_|riscv_)\w*"
 )
+# Where Linux calls a feature otherwise than the compilers' macro.
+_SYSTEM_NAMES = {
+    "sse3": "pni",
+    "ssemath": "sse",
+    "sse2math": "sse2",
+    "bmi": "bmi1",
+    "lzcnt": "abm",
+    "pclmul": "pclmulqdq",
+    "sha": "shani",
+}
 HOW_TO_INSTALL = (
     "install a C++ compiler (Debian: apt install g++; Fedora: dnf install gcc-c++; conda: conda "
     "install gxx; macOS: xcode-select --install) or set OPKILN_CXX to one"
@@ -148,17 +160,28 @@ def _stamp(path: str) -> list[str]:
     return [real, str(s.st_size), str(s.st_mtime_ns), str(s.st_ino)]
 
 
+def _cpu_lines() -> list[str]:
+    """What the system says of the first CPU; [] if it says nothing."""
+    with contextlib.suppress(OSError), open_file("/proc/cpuinfo", READ) as file:
+        return os.read(file.fileno(), 8192).split(b"\n\n")[0].decode().splitlines()
+    return []
+
+
 def _cpu() -> str:
     """What tells this machine's CPU from another that shares the cache directory."""
     facts = [os.uname().machine if hasattr(os, "uname") else sys.platform]
-    try:
-        with open_file("/proc/cpuinfo", READ) as file:
-            text = os.read(file.fileno(), 8192).split(b"\n\n")[0]
-        keep = (b"vendor_id", b"cpu family", b"model", b"stepping", b"flags", b"Features", b"CPU ")
-        facts += [line.decode() for line in text.splitlines() if line.startswith(keep)]
-    except OSError:
-        facts.append(os.uname().nodename if hasattr(os, "uname") else "")
+    keep = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")
+    said = [line for line in _cpu_lines() if line.startswith(keep)]
+    facts += said or [os.uname().nodename if hasattr(os, "uname") else ""]
     return sha256("\n".join(facts).encode())[:16]
+
+
+def _runs_here(features: Sequence[str]) -> bool:
+    """Whether this CPU has all features, going by the system's names for them, not a compiler's."""
+    said = " ".join(line for line in _cpu_lines() if line.startswith("flags"))
+    here = {word.replace("_", "") for word in said.split()}
+    plain = [feature.strip("_").replace("_", "").lower() for feature in features]
+    return bool(here) and here.issuperset(_SYSTEM_NAMES.get(name, name) for name in plain)
 
 
 def _record_name(request: Request, cpu: str) -> str:
@@ -193,27 +216,41 @@ def _from_record(record: Record, words: tuple[str, ...]) -> Compiler | None:
     )
 
 
-def _read_record(path: str, words: tuple[str, ...]) -> Compiler | None:
+def _read_record(layer: Layer, name: str, words: tuple[str, ...]) -> Compiler | None:
+    folder = f"{layer.base}/{store.COMPILERS}"
     try:
-        return _from_record(Record(store.read_owned(path)), words)
+        if store.distrust(os.lstat(folder), directory=True, any_owner=layer.lower):
+            return None
+        data = store.read_owned(f"{folder}/{name}", any_owner=layer.lower)
+        return _from_record(Record(data), words)
     except (OSError, ValueError):
         return None
 
 
-def stored(folder: str, request: Request) -> Compiler | None:
+def stored(layer: Layer, request: Request) -> Compiler | None:
     """Return the kept answer for this very compiler file on this CPU."""
-    return _read_record(f"{folder}/{_record_name(request, _cpu())}", request.words)
+    return _read_record(layer, _record_name(request, _cpu()), request.words)
 
 
-def stored_without_compiler(folder: str) -> Iterator[Compiler]:
-    """Kept answers for this CPU, newest first: they find artifacts when no compiler is left."""
+def stored_without_compiler(layer: Layer) -> Iterator[Compiler]:
+    """Kept answers, newest first: they find artifacts when no compiler is left.
+
+    Those for this CPU come first; others serve if this CPU has all that they ask for, as where an
+    image was made on another machine.
+    """
+    found: list[tuple[bool, int, str]] = []
     cpu = _cpu()
+    folder = f"{layer.base}/{store.COMPILERS}"
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        found = [e for e in entries if e.name.startswith(cpu) and e.name.endswith(".json")]
-        for entry in sorted(found, key=lambda e: e.stat().st_mtime_ns, reverse=True):
-            compiler = _read_record(entry.path, ())
-            if compiler is not None:
-                yield compiler
+        found += [
+            (e.name.startswith(cpu), e.stat().st_mtime_ns, e.name)
+            for e in entries
+            if e.name.endswith(".json")
+        ]
+    for own, _, name in sorted(found, reverse=True):
+        compiler = _read_record(layer, name, ())
+        if compiler is not None and (own or _runs_here(compiler.features)):
+            yield compiler
 
 
 # ---- asking ----
@@ -224,7 +261,8 @@ def probe(folder: str, request: Request) -> Compiler:
     from opkiln.runtime.jit import spawn
 
     said = ""
-    for arch in _ARCH:
+    stated = any(word.startswith(_ARCH_OF_USER) for word in request.words)
+    for arch in ((),) if stated else _ARCH:
         macros, version_text, steps_text, code = _ask(request, arch)
         said = said or f"exit {code}: {' '.join(version_text.split())[-300:]}"
         if code in (0, spawn.UNKNOWN) and "#define __VERSION__" in macros:
