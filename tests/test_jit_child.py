@@ -156,6 +156,7 @@ def main(spec: dict[str, Any]) -> None:
         warnings.simplefilter("always")
         from opkiln.runtime import errors, jit
 
+        names["jit"] = jit
         exec(spec.get("before", ""), names)
         for _ in range(spec.get("times", 1)):
             try:

@@ -252,11 +252,21 @@ def _keep(private: str) -> str:
     return kept
 
 
+def _check_room(folder: str) -> None:
+    """Raise OSError where a full disk may be why a compiler failed: its message is lost then."""
+    path = f"{folder}/room"
+    try:
+        store.write_file(path, bytes(2**20))
+    finally:
+        store.remove(path)
+
+
 def failure(commands: list[list[str]], log: str, code: int) -> CompileFailed:
     """The error for a failed build; its source and log are kept, its other files are not."""
     output = _head(log).decode("utf-8", "replace")
     if "No space left on device" in output:
         raise OSError(errno.ENOSPC, "No space left on device", log)
+    _check_room(os.path.dirname(log))
     command = "\n  ".join(_shell(c) for c in commands)
     kept = _keep(os.path.dirname(log))
     from pathlib import Path

@@ -131,7 +131,7 @@ def _checked_root(path: str) -> str:
             os.mkdir(path, 0o700)
         problem = distrust(os.lstat(path), directory=True)
         if not problem and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-            problem = "is not writable"
+            problem = "is not writable (to use what it holds, name it in OPKILN_CACHE_LOWER)"
     except OSError as error:
         problem = f"cannot be made ({error.strerror})"
     if problem:
