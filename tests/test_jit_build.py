@@ -440,16 +440,6 @@ def test_ctrl_c_ends_the_compiler(cache_dir: Path, tmp_path: Path) -> None:
     assert not child.private_files(cache_dir)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_O10_killed_at_any_time(cache_dir: Path, seed: int) -> None:
-    builder = child.start_child({"text": text_of(seed)})
-    time.sleep(0.12 + 0.035 * seed)
-    builder.kill()
-    builder.communicate()
-    report = child.run_child({"text": text_of(seed)})
-    assert (report["value"], report["error"], report["warnings"]) == (seed, None, [])
-
-
 def test_a_fork_during_a_build_does_not_wait_for_its_parent(scoped: Path) -> None:
     jit.compiler()
     key = store.entry_for(store.Layer(store.root()), "t", "n", jit.KeyParts()).path

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import pickle
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -37,79 +36,7 @@ def answer() -> jit.Loaded:
     return jit.build_or_load(child.TEXT, ["answer"], name="answer")
 
 
-# ---- damage ----
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def halve(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 0x10
-    path.write_bytes(data)
-
-
-def lengthen(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\n")
-
-
-def directory(path: Path) -> None:
-    path.unlink()
-    (path / "below").mkdir(parents=True)
-
-
-def absent(path: Path) -> None:
-    path.unlink()
-
-
-def link(path: Path) -> None:
-    path.rename(path.with_suffix(".moved"))
-    path.symlink_to(path.with_suffix(".moved").name)
-
-
-def unreadable(path: Path) -> None:
-    path.chmod(0o666)
-
-
-class Bomb:
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, ("touch exploded",)
-
-
-def pickled(path: Path) -> None:
-    path.write_bytes(pickle.dumps(Bomb()))
-
-
-DAMAGES = [truncate, halve, flip, lengthen, directory, absent, link, unreadable, pickled]
-
-
-@pytest.mark.parametrize("name", [*store.FILES, store.MANIFEST])
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_F070_F144_damage_is_a_miss_and_one_warning(
-    scoped: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    damage: Callable[[Path], None],
-    name: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    first = answer()
-    path = Path(first.path).with_name(name)
-    damage(path)
-    with pytest.warns(errors.OpkilnWarning) as caught:
-        second = answer()
-    assert len(caught) == 1
-    assert "is built again" in str(caught[0].message)
-    assert second.hit == "built"
-    assert child.call(second.addresses["answer"]) == 42
-    assert answer().hit == "disk"  # healed, silently
-    assert not child.private_files(scoped)
-    assert not (tmp_path / "exploded").exists()
+# ---- damage (each part in each way: test_jit_damage.py) ----
 
 
 def test_F070_many_threads_heal_once(
@@ -139,24 +66,6 @@ def test_F070_many_threads_heal_once(
     assert [r.hit for r in results].count("built") == 1
 
 
-@pytest.mark.parametrize("kind", ["file", "link", "empty", "foreign mode"])
-def test_F070_F143_the_entry_itself_is_not_a_directory_of_ours(scoped: Path, kind: str) -> None:
-    entry = Path(answer().path).parent
-    if kind == "foreign mode":
-        entry.chmod(0o777)
-    else:
-        entry.rename(entry.with_name(f".build-{entry.name}-aside"))
-        if kind == "file":
-            entry.write_text("x", encoding="utf-8")
-        elif kind == "link":
-            entry.symlink_to(f".build-{entry.name}-aside")
-        else:
-            entry.mkdir()
-    with pytest.warns(errors.OpkilnWarning) as caught:
-        assert answer().hit == "built"
-    assert len(caught) == 1
-
-
 def test_F066_code_for_another_cpu_never_runs(scoped: Path) -> None:
     first = answer()
     manifest = Path(first.path).with_name(store.MANIFEST)
@@ -176,27 +85,6 @@ def test_F066_another_machine_has_its_own_compiler_record(
     monkeypatch.setattr(jit, "_known", {})
     assert answer().hit == "disk"  # same expansion of -march=native, so the same key
     assert len(list((scoped / "compilers").glob("*.json"))) == 2
-
-
-def test_a_damaged_compiler_record_is_asked_again(
-    scoped: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer()
-    (record,) = (scoped / "compilers").glob("*.json")
-    whole = record.read_bytes()
-    record.write_bytes(whole[:100])
-    monkeypatch.setattr(jit, "_known", {})
-    assert answer().hit == "disk"
-    assert record.read_bytes() == whole
-
-
-def test_a_manifest_of_another_key_in_the_way(scoped: Path) -> None:
-    first = jit.build_or_load(child.TEXT, ["answer"], name="answer")
-    other = jit.build_or_load(child.TEXT + "\n", ["answer"], name="answer")
-    shutil.rmtree(Path(first.path).parent)
-    shutil.copytree(Path(other.path).parent, Path(first.path).parent)
-    with pytest.warns(errors.OpkilnWarning, match="another key"):
-        assert answer().hit == "built"
 
 
 def test_F076_noexec_is_explained_and_another_directory_tried(
