@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -377,24 +378,20 @@ os.setuid({NOBODY})
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
-    """A directory that every user can reach and write, as /tmp is."""
+def shared() -> Iterator[Path]:
+    """A directory that every user can reach and write, as /tmp is; pytest's own are closed."""
     if not ROOT:
         pytest.skip("only root can become another user")
-    for parent in [tmp_path, *tmp_path.parents]:
-        if not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)
-    place = tmp_path / "shared"
-    place.mkdir()
-    place.chmod(0o1777)
-    return place
+    with tempfile.TemporaryDirectory(prefix="opkiln-shared-") as name:
+        Path(name).chmod(0o1777)
+        yield Path(name)
 
 
 def as_nobody(spec: dict[str, object] | None = None, **env: str | Path) -> dict[str, object]:
     return child.run_child({"before": BECOME, **(spec or {})}, **env)
 
 
-def test_F075_two_users_of_one_directory(shared: Path, cxx: Path) -> None:
+def test_F075_two_users_of_one_directory(shared: Path) -> None:
     cache = shared / "cache"
     env = {"OPKILN_CACHE_DIR": cache, "OPKILN_CXX": "g++", "TMPDIR": shared}
     assert child.run_child(**env)["loaded"] == ["built"]
