@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
@@ -179,15 +179,42 @@ class OpRow:
 
 @record
 class ReduceRow:
-    """One row of the reduction table. `identity` fills idle lanes and empty sums."""
+    """One row of the reduction table: every fact about one reduction.
+
+    `combine` is C++ over two accumulators. A row that `finds` folds (value, index) pairs instead;
+    there `combine` says where the first of two values stays, and the result is the index.
+    """
 
     name: str
-    numpy: Any  # the ufunc whose .reduce is the reference
-    combine: str  # C++ over two accumulators
-    identity: str  # "zero" | "lowest": the value that leaves the other operand unchanged
-    empty: str  # "identity": empty input gives 0; "error": ValueError as NumPy
+    numpy: Any  # the ufunc whose .reduce is the reference; np.argmax or np.argmin of rows that find
+    combine: str
+    identity: str  # zero | one | lowest | highest | ones: leaves every other operand as it is
     accumulate: Callable[[np.dtype[np.generic]], np.dtype[np.generic]]
-    exactness: str = "bound"
+    empty: str = ""  # NumPy's refusal to reduce nothing; without one, nothing gives the identity
+    exactness: str = "exact"  # exact | bound
+    ungated: str = ""  # what even an exact row leaves open: "zero sign"
+    accepts: str = "biuf"  # kinds that it accumulates in
+    on_bool: str = ""  # the row that serves bools; without one, bytes of 0 and 1 do
+    finds: bool = False  # the index of a value, counted along the reduced axes
+    blocked: bool = False  # floats add up in blocks, to bound the error
     gradient: Gradient | None = None
     cost: float = 1.0
     doc: str = ""
+
+    def result(self, dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+        """The dtype of a reduction that accumulates in `dtype`."""
+        return np.dtype(np.int64) if self.finds else dtype
+
+    def identity_of(self, dtype: np.dtype[np.generic]) -> np.generic:
+        """What fills idle lanes: -0.0 for a float sum, since x + -0.0 is x for every x."""
+        value: int | float
+        if dtype.kind == "f":
+            value = {"zero": -0.0, "one": 1.0, "lowest": -np.inf, "highest": np.inf}[self.identity]
+        elif self.identity in ("lowest", "highest"):
+            info = np.iinfo(dtype.name)
+            value = int(info.min if self.identity == "lowest" else info.max)
+        elif self.identity == "ones":
+            return cast("np.generic", np.invert(np.array(0, dtype))[()])
+        else:
+            value = int(self.identity == "one")
+        return dtype.type(value)

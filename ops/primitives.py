@@ -94,12 +94,17 @@ class Cast(OpDef):
 
 @record
 class Reduce(OpDef):
-    """Reduce over `axes` (sorted, non-negative) in `dtype`, by a row of the reduction table."""
+    """Reduce over `axes` (sorted, non-negative) in `dtype`, by a row of the reduction table.
+
+    `seeded` says that an initial value follows, so that even a row that refuses to reduce nothing
+    gives its identity for it.
+    """
 
     row: str
     axes: tuple[int, ...]
     keepdims: bool
     dtype: np.dtype[np.generic]
+    seeded: bool = False
 
     @property
     def name(self) -> str:
@@ -150,5 +155,10 @@ def op_text(op: OpDef) -> tuple[str, str]:
             return "convert", f"({mode})"
         case _:
             skipped = {"row", "dtype"}
-            props = (f"{k}={show(v)}" for k, v in op.props.items() if k not in skipped)
+            default = vars(type(op))  # of fields that have one
+            props = (
+                f"{k}={show(v)}"
+                for k, v in op.props.items()
+                if k not in skipped and (k not in default or default[k] != v)
+            )
             return re.sub(r"\B([A-Z])", r"_\1", op.name).lower(), " ".join(props)

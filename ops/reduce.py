@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 import numpy as np
 
 from opkiln.ops.defs import ReduceRow
 
 DT = np.dtype[np.generic]
+_NOTHING = "zero-size array to reduction operation {} which has no identity"
+_NOTHING_TO_FIND = "attempt to get {} of an empty sequence"
 
 
-def _widen_sum(dtype: DT) -> DT:
-    """NumPy's accumulator of sum: integers narrower than a word widen to it."""
-    # Asked of NumPy itself, once per dtype and trace.
+@cache
+def _widened(dtype: DT) -> DT:
+    """NumPy's accumulator of sum and prod: integers narrower than a word widen to it."""
+    # Asked of NumPy itself.
     accumulator: DT = np.add.reduce(np.zeros(1, dtype)).dtype
     return accumulator
 
@@ -20,11 +25,35 @@ def _same(dtype: DT) -> DT:
     return dtype
 
 
+def _bool(dtype: DT) -> DT:
+    del dtype
+    return np.dtype(np.bool_)
+
+
+_order = partial(ReduceRow, accumulate=_same, cost=2.0)
+_truth = partial(ReduceRow, accumulate=_bool, accepts="b")  # operands by truth value
+_bits = partial(ReduceRow, accumulate=_same, accepts="biu")
+_find = partial(_order, finds=True, cost=3.0)
+
+# fmt: off
 ROWS: tuple[ReduceRow, ...] = (
-    ReduceRow(
-        "sum", np.add, "{0} + {1}", "zero", "identity", _widen_sum, gradient=lambda g, y, a: (g,)
-    ),
-    ReduceRow(
-        "max", np.maximum, "ok_max({0}, {1})", "lowest", "error", _same, exactness="exact", cost=2
-    ),
+    ReduceRow("sum", np.add, "{0} + {1}", "zero", _widened, exactness="bound", on_bool="any",
+              blocked=True, gradient=lambda g, y, a: (g,)),
+    ReduceRow("prod", np.multiply, "{0} * {1}", "one", _widened, exactness="bound", on_bool="all"),
+    _order("max", np.maximum, "ok_max({0}, {1})", "lowest", empty=_NOTHING.format("maximum"),
+           ungated="zero sign"),
+    _order("min", np.minimum, "ok_min({0}, {1})", "highest", empty=_NOTHING.format("minimum"),
+           ungated="zero sign"),
+    _find("argmax", np.argmax, "({0} >= {1}) | ({0} != {0})", "lowest",
+          empty=_NOTHING_TO_FIND.format("argmax")),
+    _find("argmin", np.argmin, "({0} <= {1}) | ({0} != {0})", "highest",
+          empty=_NOTHING_TO_FIND.format("argmin")),
+    _truth("any", np.logical_or, "ok_or({0}, {1})", "zero", on_bool="any"),
+    _truth("all", np.logical_and, "ok_and({0}, {1})", "ones", on_bool="all"),
+    _truth("logical_xor", np.logical_xor, "ok_xor({0}, {1})", "zero",
+           on_bool="logical_xor"),
+    _bits("bitwise_and", np.bitwise_and, "{0} & {1}", "ones", on_bool="all"),
+    _bits("bitwise_or", np.bitwise_or, "{0} | {1}", "zero", on_bool="any"),
+    _bits("bitwise_xor", np.bitwise_xor, "{0} ^ {1}", "zero", on_bool="logical_xor"),
 )
+# fmt: on

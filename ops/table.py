@@ -24,6 +24,7 @@ ELEMENTWISE: dict[str, OpRow] = _index(elementwise.ROWS)
 REDUCTIONS: dict[str, ReduceRow] = _index(reduce.ROWS)
 
 # How a traced NumPy call finds its row.
+REDUCTION_OF: dict[np.ufunc, ReduceRow] = {row.numpy: row for row in reduce.ROWS if not row.finds}
 BY_UFUNC: dict[np.ufunc, OpRow] = {
     row.numpy: row for row in elementwise.ROWS if isinstance(row.numpy, np.ufunc)
 }

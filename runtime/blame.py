@@ -20,12 +20,12 @@ from opkiln.runtime.errors import (
     ShapeError,
 )
 from opkiln.runtime.graph import Graph, Node, topological
+from opkiln.runtime.lower import nonempty
 
 # What the native side's host program reports, as {kind: (error, text)}; a and b are its values.
 _HOST_ERRORS: dict[str, tuple[type[OpkilnError], str]] = {
     "broadcast": (ShapeError, "operands could not be broadcast together: extents {a} and {b}"),
     "same": (ShapeError, "an array of extent {a} cannot be broadcast to {b}"),
-    "empty_reduction": (ShapeError, "zero-size array to a reduction which has no identity"),
     "range": (HostRangeError, "Python integer {a} is out of bounds for {dtype}"),
     "overflow": (HostRangeError, "arithmetic on sizes or Python numbers is out of range"),
     "zero_division": (HostDivisionError, "division of a size or Python number by zero"),
@@ -44,15 +44,22 @@ def host_error(graph: Graph, kind: str, node: Node | None, values: tuple[int, ..
         ShapeError, HostRangeError, HostDivisionError, IntegerPowerError, NotYet.
     """
     if kind == "empty_reduction":
-        op, at = place(
-            graph, lambda n: isinstance(n.op, Reduce) and REDUCTIONS[n.op.row].empty == "error"
-        )
-    else:
-        op, at = place(graph, lambda n: node is not None and node in _host_nodes(n))
+        found = next((n for n in graph.nodes if _refuses(n, node)), None)
+        op, at = place(graph, lambda n: n is found)
+        text = REDUCTIONS[op].empty if found is not None else "nothing to reduce"
+        raise ShapeError(f"{op}: {text}{at}")
+    op, at = place(graph, lambda n: node is not None and node in _host_nodes(n))
     error, text = _HOST_ERRORS.get(kind, (ShapeError, kind + " ({a}, {b})"))
     a, b = (*values, 0, 0)[:2]
     dtype = BY_CODE[b].name if kind == "range" and b in BY_CODE else ""
     raise error(f"{op}: {text.format(a=a, b=b, dtype=dtype)}{at}")
+
+
+def _refuses(node: Node, guard: Node | None) -> bool:
+    """Whether the node is a reduction that `guard` guards; equal ones share a guard."""
+    if not isinstance(node.op, Reduce) or node.op.seeded or not REDUCTIONS[node.op.row].empty:
+        return False
+    return guard is None or nonempty(node) is guard
 
 
 def data_error(graph: Graph) -> NoReturn:

@@ -94,6 +94,13 @@ class ShapeError(OpkilnError, ValueError):
     """
 
 
+class ReductionError(OpkilnError, ValueError):
+    """The arguments of a reduction contradict each other, or give it nothing to start from.
+
+    Fix: pass `initial=` beside `where=` to `min` and `max`, and one of `ddof=` and `correction=`.
+    """
+
+
 class AxisError(ShapeError, np.exceptions.AxisError):
     """An axis is out of range or repeated.
 

@@ -86,21 +86,26 @@ def operand_of(reduction: Node) -> Use:
 
 
 class Group:
-    """One loop nest: its iteration space, the axes it reduces, and its anchors in order."""
+    """One loop nest: its iteration space, the axes it reduces, and its anchors in order.
 
-    __slots__ = ("anchors", "reduced", "space")
+    `folded` is the space that its reductions run over. It is another than `space` where a store
+    broadcasts the reduced axis, as by the weights of a normalisation: the axis may be of length 1
+    in `folded` and longer in `space`.
+    """
+
+    __slots__ = ("anchors", "folded", "reduced", "space")
 
     def __init__(self, space: tuple[Node, ...], reduced: tuple[int, ...]) -> None:
-        self.space = space
+        self.space = self.folded = space
         self.reduced = reduced
         self.anchors: list[Use] = []
 
     def place(self, node: Node) -> AxisMap | None:
         """The map under which this nest can compute the anchor, or None if it does not fit."""
         if isinstance(node.op, p.Reduce):
-            fits = node.src[0].shape == self.space and self.reduced in ((), node.op.axes)
+            fits = node.src[0].shape == self.folded and self.reduced in ((), node.op.axes)
             return kept_map(node) if fits and node.op.axes else None
-        if node.shape == self.space:
+        if node.shape == self.space or self._widens(node):
             # Full-size stores belong where the columns are contiguous: not beside a reduction of
             # leading axes, whose columns stride through memory.
             fits = not self.reduced or len(self.space) - 1 in self.reduced
@@ -116,6 +121,32 @@ class Group:
             ):
                 return normal(node, flat)
         return None
+
+    def add(self, node: Node, axes: AxisMap) -> None:
+        """Take an anchor that `place` found to fit."""
+        if isinstance(node.op, p.Reduce):
+            self.reduced = node.op.axes
+        elif self._widens(node):
+            self.space = node.shape
+        self.anchors.append((node, axes))
+
+    def _widens(self, node: Node) -> bool:
+        """Whether the anchor has the folded space, its one reduced axis broadcast with others."""
+        if len(self.reduced) != 1 or node.rank != len(self.space) or self._stores_space():
+            return False
+        (column,) = self.reduced
+        wide = node.shape[column]
+        is_set = isinstance(wide.op, p.HostOp) and wide.op.fn == "bcast"
+        rows = all(a is b for i, (a, b) in enumerate(zip(node.shape, self.space, strict=True))
+                   if i != column)  # fmt: skip
+        return is_set and rows and self.folded[column] in wide.src
+
+    def _stores_space(self) -> bool:
+        """Whether an anchor of the full space fixes it."""
+        return self.space != self.folded or any(
+            not isinstance(node.op, p.Reduce) and len(_covered(axes)) == len(self.space)
+            for node, axes in self.anchors
+        )
 
 
 class Fusion:
@@ -167,14 +198,13 @@ class Fusion:
         for index, group in enumerate(self.groups):
             axes = group.place(node) if self.fuse else None
             if axes is not None and self._depends_only_on(group, index, (node, axes)):
-                group.anchors.append((node, axes))
-                group.reduced = group.reduced or reduced
+                group.add(node, axes)
                 self.home[node] = index
                 return
         group = Group(space, reduced)
         axes = group.place(node)
         assert axes is not None, "a reduction over no axis is its operand and never gets here"
-        group.anchors.append((node, axes))
+        group.add(node, axes)
         self.home[node] = len(self.groups)
         self.groups.append(group)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from opkiln.ops import primitives as p
 from opkiln.ops.rules import RULES
-from opkiln.ops.table import ELEMENTWISE
+from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import ShapeError
 from opkiln.runtime.graph import Node, const_value, host_const, make
 
@@ -148,9 +148,10 @@ def _reduce(op: p.Reduce, src: Sources) -> Inferred:
             f"{op.row}: expected an operand cast to {op.dtype.name}, got {x.dtype.name}"
         )
     one = host_const(1)
+    dtype = REDUCTIONS[op.row].result(op.dtype)
     if op.keepdims:
-        return op.dtype, tuple(one if i in op.axes else d for i, d in enumerate(x.shape))
-    return op.dtype, tuple(d for i, d in enumerate(x.shape) if i not in op.axes)
+        return dtype, tuple(one if i in op.axes else d for i, d in enumerate(x.shape))
+    return dtype, tuple(d for i, d in enumerate(x.shape) if i not in op.axes)
 
 
 @RULES.register("infer", p.Transpose)

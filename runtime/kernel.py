@@ -120,7 +120,8 @@ class Operand:
 class Kernel:
     """One loop nest over `rank` logical axes.
 
-    `reduced` are those that make the columns of a reduction.
+    `reduced` are those that make the columns of a reduction. `folded` is the scalar parameter that
+    says how many columns its folds run over, where that may be 1 of many: a store broadcasts them.
     """
 
     rank: int
@@ -131,6 +132,7 @@ class Kernel:
     sections: tuple[Section, ...]
     cost: float  # nanoseconds per element, a rough guess
     may_raise: bool
+    folded: int | None = None
 
     def statements(self) -> Iterator[Statement]:
         """All statements in order."""
@@ -139,6 +141,7 @@ class Kernel:
 
     def __str__(self) -> str:
         head = f"kernel rank={self.rank} reduced={list(self.reduced)}"
+        head += f" folded by scalar {self.folded}" if self.folded is not None else ""
         lines = [head]
         for i, o in enumerate(self.operands):
             mode = "out" if o.write else "in"

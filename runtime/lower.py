@@ -99,6 +99,8 @@ class _Body:
         self.scratch: dict[Use, k.Operand] = {}
         self.cost = 0.0
         self.faults = 0
+        self.folds = 0  # loops with folds
+        self.broadcasts = group.folded != group.space
 
     def launch(self) -> k.Launch:
         """The kernel and its bindings."""
@@ -110,6 +112,7 @@ class _Body:
             if node in self.program.written:
                 self.store(node, axes)
         rank = len(self.group.space)
+        folded = self.folded_columns()
         kernel = k.Kernel(
             rank,
             self.group.reduced,
@@ -119,8 +122,21 @@ class _Body:
             self.ordered_sections(),
             self.cost / 4,
             bool(self.faults & RAISING),
+            folded,
         )
         return k.Launch(kernel, self.group.space, tuple(self.slots))
+
+    def folded_columns(self) -> int | None:
+        """The parameter that counts the columns of folds, if stores may have more."""
+        if not self.broadcasts:
+            return None
+        (column,) = self.group.reduced
+        count = make(p.FromHost(np.dtype(np.int64), "check"), self.group.folded[column])
+        return self.parameter(count)
+
+    def parameter(self, node: Node) -> int:
+        """The kernel's parameter of a FromHost node."""
+        return self.slots.setdefault(self.program.scalar(node), len(self.slots))
 
     def parameter_dtypes(self) -> tuple[k.DT, ...]:
         """Dtype of each scalar parameter, in order."""
@@ -198,20 +214,23 @@ class _Body:
         assert isinstance(op, p.Reduce)
         operand = operand_of(node)
         stage = self.levels(operand)[1]
+        self.folds = max(self.folds, stage + 1)
         self.levels((node, axes))
         arg = self.value(operand, stage)
         out = self.new(node.dtype)
         self.values[(node, axes), -1] = out
         self.cost += node_cost(node)
         self.emit(2, stage, k.Accumulate(out, op.row, arg))
-        if REDUCTIONS[op.row].empty == "error":
-            self.program.checks.append(_nonempty(node))
+        if REDUCTIONS[op.row].empty and not op.seeded:
+            self.program.checks.append(nonempty(node))
 
     def store(self, node: Node, axes: AxisMap) -> None:
         """Write an anchor to its buffer, in the loop or once per row."""
         use = (node, axes)
         level, stage = self.levels(use)
         wide = bool({a for a in axes if a >= 0} & set(self.group.reduced)) or not self.group.reduced
+        if wide and self.broadcasts:
+            stage = max(stage, self.folds)  # beside no fold, which may run over other columns
         arg = self.value(use, stage if wide else -1)
         buffer = self.program.written[node]
         inverse = {a: i for i, a in enumerate(axes) if a >= 0}
@@ -276,8 +295,7 @@ class _Body:
             case p.Constant():
                 statement = k.Const(out, op.value)
             case p.FromHost():
-                slot = self.program.scalar(node)
-                statement = k.Param(out, self.slots.setdefault(slot, len(self.slots)))
+                statement = k.Param(out, self.parameter(node))
             case p.Cast():
                 statement = k.Convert(out, args[0])
                 self.cost += 0.5
@@ -305,6 +323,8 @@ class _Body:
         if use not in self.scratch:
             columns = self.group.reduced
             extents = tuple(self.group.space[i] for i in columns)
+            if self.broadcasts:  # a fold may run over one column where stores have none
+                extents = tuple(make(p.HostOp("max"), dim, host_const(1)) for dim in extents)
             index = self.program.buffer("temp", node.dtype, extents)
             target = tuple(
                 columns.index(i) if i in columns else -1 for i in range(len(self.group.space))
@@ -327,7 +347,7 @@ class _Body:
         self.sections.setdefault((level, 0 if level == 0 else stage), []).append(statement)
 
 
-def _nonempty(node: Node) -> Node:
+def nonempty(node: Node) -> Node:
     """Guard of a reduction without identity: NumPy refuses one over no elements."""
     op = node.op
     assert isinstance(op, p.Reduce)

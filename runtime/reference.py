@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from typing import Any, cast
 
 import numpy as np
@@ -35,7 +36,7 @@ def interpret(graph: Graph, arrays: Sequence[Any], weak: Sequence[Number] = ()) 
     `arrays` are the array leaves and then the captures, `weak` the weak scalars, both in order.
 
     Raises:
-        ShapeError: operands do not broadcast, or a maximum has nothing to reduce.
+        ShapeError: operands do not broadcast, or a reduction has nothing to reduce.
         HostRangeError, HostDivisionError, IntegerPowerError: where NumPy or Python raise.
         NotYet: Python's own result would be complex.
     """
@@ -162,7 +163,7 @@ def _same(a: int, b: int) -> int:
 def _nonempty(reduced: int, results: int = 1) -> int:
     del results  # NumPy refuses to reduce nothing even where it gives no result
     if reduced == 0:
-        raise ShapeError("zero-size array to reduction operation maximum which has no identity")
+        raise ShapeError("zero-size array to a reduction which has no identity")
     return reduced
 
 
@@ -267,9 +268,16 @@ def _elementwise(op: p.Elementwise, args: list[Array], node: Node) -> Array:
 def _reduce(op: p.Reduce, args: list[Array], node: Node) -> Array:
     (x,) = args
     row = REDUCTIONS[op.row]
-    if row.empty == "error":
-        _nonempty(int(np.prod([x.shape[i] for i in op.axes])))
-    result = row.numpy.reduce(x, axis=op.axes, dtype=op.dtype, keepdims=op.keepdims)
+    if row.empty and not op.seeded and not all(x.shape[i] for i in op.axes):
+        raise ShapeError(row.empty)
+    if row.finds:  # one axis at most in NumPy
+        kept = [i for i in range(x.ndim) if i not in op.axes]
+        extents = [x.shape[i] for i in kept]
+        flat = x.transpose(*kept, *op.axes).reshape(*extents, prod(x.shape[i] for i in op.axes))
+        found = np.asarray(row.numpy(flat, axis=-1))
+        return np.expand_dims(found, op.axes) if op.keepdims else found
+    start = {"initial": row.identity_of(op.dtype)} if op.seeded else {}
+    result = row.numpy.reduce(x, axis=op.axes, dtype=op.dtype, keepdims=op.keepdims, **start)
     return np.asarray(result).astype(node.dtype, copy=False)
 
 

@@ -56,6 +56,12 @@ def row_max() -> Graph:
     return Graph((x,), (fold("max", x, 1),))
 
 
+def find() -> Graph:
+    """The index of the largest value, beside a test of all values, over the first axis."""
+    (x,) = inputs((F4, 2))
+    return Graph((x,), (fold("argmax", x, 0), fold("all", apply("less", x, const(9, F4)), 0)))
+
+
 CASES = {
     "chain": (chain, 0, "CCCC"),
     "chain_broadcast_and_strided": (chain, 0, "CZGC"),
@@ -63,6 +69,8 @@ CASES = {
     "division": (division, 0, "CCC"),
     "weak_scalar": (weak_scalar, 0, "CCC"),
     "row_max": (row_max, 0, "CG"),
+    "find_by_columns": (find, 0, "GGG"),
+    "find_by_rows": (find, 0, "rCCC"),
     "softmax": (softmax, 0, "CCCC"),
     "standardise_by_columns": (standardise, 0, "GGG"),
     "standardise_by_rows": (standardise, 0, "rCCC"),

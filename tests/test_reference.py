@@ -61,9 +61,20 @@ def test_rows_are_numpy(row: Any) -> None:
 @pytest.mark.parametrize("axes", [(), (0,), (1,), (0, 2), (0, 1, 2)])
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_reductions_are_numpy(row: Any, axes: tuple[int, ...], keepdims: bool) -> None:
-    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    found = run(make(p.Reduce(row.name, axes, keepdims, F4), *inputs_of(x)), x)
-    np.testing.assert_array_equal(found, row.numpy.reduce(x, axis=axes, keepdims=keepdims))
+    """The ufunc itself on the dtypes it accumulates in; an index counts along all the axes."""
+    for kind in row.accepts:
+        x = (np.arange(24) * 7 % 23).astype({"b": "?", "i": "i4", "u": "u1", "f": "f4"}[kind])
+        x = x.reshape(2, 3, 4)
+        found = run(make(p.Reduce(row.name, axes, keepdims, x.dtype), *inputs_of(x)), x)
+        if row.finds:
+            kept = [i for i in range(3) if i not in axes]
+            flat = x.transpose(*kept, *axes).reshape(*(x.shape[i] for i in kept), -1)
+            want = row.numpy(flat, axis=-1)
+            want = np.expand_dims(want, axes) if keepdims else want
+        else:
+            want = row.numpy.reduce(x, axis=axes, dtype=x.dtype, keepdims=keepdims)
+        np.testing.assert_array_equal(found, want)
+        assert found.dtype == want.dtype
 
 
 def test_views_and_leaves() -> None:

@@ -71,6 +71,10 @@ def test_settings_page_is_current(golden: str) -> None:
 
 def test_page_of_ops_is_current(golden: str) -> None:
     words = {"b": "bool", "i": "signed", "u": "unsigned", "f": "float"}
+    head = [
+        "| op | NumPy | operands computed in | exactness | left open |",
+        "|---|---|---|---|---|",
+    ]
     lines = [
         "# Operations",
         "",
@@ -79,8 +83,7 @@ def test_page_of_ops_is_current(golden: str) -> None:
         "the last place, measured in [ulp.md](ulp.md). Other dtypes are cast as NumPy casts them.",
         "Rows without a NumPy function are called as `ok.ops.<name>`.",
         "",
-        "| op | NumPy | operands computed in | exactness | left open |",
-        "|---|---|---|---|---|",
+        *head,
     ]
     for row in ELEMENTWISE.values():
         named = isinstance(row.numpy, np.ufunc) or row.name == "where"
@@ -88,9 +91,25 @@ def test_page_of_ops_is_current(golden: str) -> None:
         kinds = ", ".join(words[kind] for kind in row.accepts)
         exactness = f"<= {row.ulp:g} ulp" if row.exactness == "ulp" else row.exactness
         lines.append(f"| {row.name} | {numpy} | {kinds} | {exactness} | {row.ungated or '-'} |")
+    lines += [
+        "",
+        "## Reductions",
+        "",
+        "Rows are combined in the dtype that NumPy accumulates in. `np.mean`, `np.var`, `np.std`,",
+        "`np.ptp`, `np.count_nonzero`, `np.nansum`, `np.nanprod` and `np.nanmean` are written over",
+        "these rows. [What they promise](numerics.md#reductions).",
+        "",
+        *head,
+    ]
     for fold in REDUCTIONS.values():
-        exactness = "NumPy's pairwise bound" if fold.exactness == "bound" else fold.exactness
-        lines.append(f"| {fold.name} | `np.{fold.name}` | reduction | {exactness} | - |")
+        exactness = "exact"
+        if fold.exactness == "bound":
+            exactness = "NumPy's pairwise bound" if fold.blocked else "(n - 1) eps"
+        named = hasattr(np.ndarray, fold.name)
+        numpy = f"`np.{fold.name}`" if named else f"`np.{fold.numpy.__name__}.reduce`"
+        kinds = ", ".join(words[kind] for kind in fold.accepts)
+        exactness += " for floats, integers exact" if exactness != "exact" else ""
+        lines.append(f"| {fold.name} | {numpy} | {kinds} | {exactness} | {fold.ungated or '-'} |")
     page = type(golden)(ROOT / "docs" / "ops.md", golden.update)
     assert "\n".join(lines) + "\n" == page
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
 from opkiln.runtime.emit_cpp.columns import ColumnPrinter
 from opkiln.runtime.emit_cpp.panel import PanelPrinter
@@ -38,6 +39,8 @@ def emit(jobs: Sequence[Job], *, vector_bytes: int = 64) -> str:
         nest.append(frame["part"][1])
     if folds:
         nest.append(frame["fold"][1])
+        if any(REDUCTIONS[row].finds for row in folds):
+            nest.append(frame["find"][1])
         nest += [combiner(row) for row in dict.fromkeys(folds)]
     parts = [
         "// opkiln generated kernel, ABI 1\n",

@@ -5,7 +5,6 @@ The text is a state struct, a function per column loop, and the entry.
 
 from __future__ import annotations
 
-from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
 from opkiln.runtime.emit_cpp.text import (
     ACCUMULATORS,
@@ -16,7 +15,6 @@ from opkiln.runtime.emit_cpp.text import (
     is_blocked,
     reads,
     scalar,
-    vector,
 )
 
 UNROLLED = 16  # operands whose row pointers are computed one by one
@@ -32,7 +30,7 @@ class ColumnPrinter(Printer):
 
     def fold_type(self, fold: k.Accumulate) -> str:
         """One row's accumulators."""
-        return f"ok_fold<{vector(self.dtypes[fold.value])}, {self.vectors}, ok_{fold.row}_op>"
+        return f"ok_fold<{self.accumulator_type(fold)}, {self.vectors}, ok_{fold.row}_op>"
 
     # *** one column loop ***
 
@@ -52,7 +50,11 @@ class ColumnPrinter(Printer):
             body = [line for s in section.body if (line := self.element(s, at))]
             lines += ["    {", *(f"      {line}" for line in body), "    }"]
         lines += [f"    p{o} += {self.step} * {self.stride(o)};" for o in walked]
+        if any(f in self.finding for f in folds):
+            lines.append(f"    here += {self.step};")
         lines.append("  }")
+        if any(f in self.finding for f in folds):
+            lines.append("  st.seen = here[0];")
         for f in folds:
             lines += [f"  st.a{f.value}.acc[{at}] = a{f.value}_{at};" for at in range(self.vectors)]
         lines += [f"  {line}" for line in self.fault_out()]
@@ -66,13 +68,17 @@ class ColumnPrinter(Printer):
                 lines.append(f"const auto v{s.value} = {self.splat(s.operand, f'p[{s.operand}]')};")
         lines += self.fault_in()
         for f in folds:
-            kind = vector(self.dtypes[f.value])
+            kind = self.folded(f)
             lines.append(f"const {kind} idle{f.value} = ok_c<{kind}>({self.identity_of(f)});")
             for at in range(self.vectors):
                 first = f" + (ok_elt<IVec<{kind}>>){at * self.lanes}" if at else ""
                 lane = f"IVec<{kind}>{{OK_IOTA}}{first}"
                 lines.append(f"const auto m{f.value}_{at} = {lane} < (ok_elt<IVec<{kind}>>)valid;")
-                lines.append(f"{kind} a{f.value}_{at} = st.a{f.value}.acc[{at}];")
+                lines.append(
+                    f"{self.accumulator_type(f)} a{f.value}_{at} = st.a{f.value}.acc[{at}];"
+                )
+        if any(f in self.finding for f in folds):
+            lines.append("vi64 here = vi64{OK_IOTA} + st.seen;")
         return lines
 
     def inputs(self, section: k.Section) -> list[str]:
@@ -101,10 +107,11 @@ class ColumnPrinter(Printer):
                 if self.classes[o] == "C":
                     return f"ok_store{suffix}({at}, {text});"
                 return f"ok_scatter{suffix}({at}, c{o}, {text});"
-            case k.Accumulate(value, row, arg):
+            case k.Accumulate(value, _, arg):
                 a = f"a{value}_{vector_index}"
                 masked = f"ok_sel(m{value}_{vector_index}, v{arg}, idle{value})"
-                return f"{a} = {REDUCTIONS[row].combine.format(a, masked)};"
+                here = f"here + {vector_index * self.lanes}"
+                return f"{a} = {self.combined(s, a, masked, here)};"
             case k.Param() | k.Const():
                 return ""
             case _:
@@ -148,7 +155,8 @@ class ColumnPrinter(Printer):
             if section.kind == "row":
                 lines += [f"    {line}" for line in self.rowwise(section)]
             elif section.kind == "loop":
-                lines += [f"    {line}" for line in self.walk(index, section)]
+                walk = self.counted(section, self.walk(index, section))
+                lines += [f"    {line}" for line in walk]
                 index += 1
         return [*lines, "  }", *self.entry_tail()]
 
@@ -178,6 +186,7 @@ class ColumnPrinter(Printer):
         folds = [s for s in section.body if isinstance(s, k.Accumulate)]
         blocked = [f for f in folds if is_blocked(self.kernel, f)]
         lines = [f"st.a{f.value}.start({self.identity_of(f)});" for f in folds]
+        lines += ["st.seen = 0;"] if any(f in self.finding for f in folds) else []
         used = self.touched(section)
         call = f"{self.name}_loop{index}"
         body = [
@@ -205,7 +214,7 @@ class ColumnPrinter(Printer):
             ]
         for f in folds:
             total = f"st.a{f.value}.pairs.sum()" if f in blocked else f"st.a{f.value}.total()"
-            total = self.settled(f, total, vector(self.dtypes[f.value]))
+            total = self.settled(f, total)
             lines.append(f"st.v{f.value} = {total};")
         return lines
 

@@ -7,7 +7,6 @@ folds in the order of the column printer, so both give the same bits.
 
 from __future__ import annotations
 
-from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
 from opkiln.runtime.emit_cpp.text import (
     ACCUMULATORS,
@@ -19,7 +18,6 @@ from opkiln.runtime.emit_cpp.text import (
     is_ordered,
     reads,
     scalar,
-    vector,
 )
 
 # A panel is this wide: memory is read in whole pages, which the hardware prefetches best, and the
@@ -40,6 +38,13 @@ class PanelPrinter(Printer):
             sum(isinstance(s, k.Accumulate) and is_ordered(self.kernel, s) for s in section.body)
             for section in self.kernel.sections
         ]
+        # Folds that no order changes have one accumulator, which others' may lead across columns.
+        self.crossing = {
+            s.value
+            for section, count in zip(self.kernel.sections, ordered, strict=True)
+            for s in section.body
+            if count and isinstance(s, k.Accumulate)
+        }
         widest = max(d.itemsize for d in self.dtypes)
         room = PANEL_BYTES // (self.lanes * widest * max(*ordered, 1))
         self.width = max(1 << room.bit_length() - 1, SHORT_VECTORS)
@@ -47,7 +52,7 @@ class PanelPrinter(Printer):
 
     def fold_type(self, fold: k.Accumulate) -> str:
         """The accumulators of a panel."""
-        kind = vector(self.dtypes[fold.value])
+        kind = self.accumulator_type(fold)
         if not is_ordered(self.kernel, fold):
             return f"ok_panel<{kind}, {self.width}, 1, ok_{fold.row}_op>"
         name = "ok_blocked_panel" if is_blocked(self.kernel, fold) else "ok_panel"
@@ -94,8 +99,10 @@ class PanelPrinter(Printer):
                 if self.classes[o] == "C":
                     return f"ok_store_part{suffix}(q{o}, {text}, left);"
                 return f"ok_scatter_part{suffix}(q{o}, r{o}, {text}, left);"
-            case k.Accumulate(value, row, arg):
-                return f"a{value} = {REDUCTIONS[row].combine.format(f'a{value}', f'v{arg}')};"
+            case k.Accumulate(value, _, arg):
+                rising = value not in self.crossing
+                text = self.combined(s, f"a{value}", f"v{arg}", "here", rising=rising)
+                return f"a{value} = {text};"
             case k.Apply(value) | k.Convert(value):
                 text = expression(self.kernel, s) if kind == "loop" else self.row_expression(s)
                 return f"const auto v{value}{keep.format(value)} = {text};"
@@ -154,11 +161,14 @@ class PanelPrinter(Printer):
         lines += [f"    {line}" for line in self.row_inputs(section)]
         lines += [f"    char *q{o} = {self.at(o)};" for o in used]
         for f in folds:
-            kind, own = vector(self.dtypes[f.value]), self.accumulator(f)
+            kind, own = self.accumulator_type(f), self.accumulator(f)
             if is_blocked(self.kernel, f):  # the first columns of a block find it unset
                 own = f"k < {ACCUMULATORS} ? ok_c<{kind}>({self.identity_of(f)}) : {own}"
             lines.append(f"    {kind} a{f.value} = {own};")
         lines.append("    for (i64 j = 0; j < count; ++j) {")
+        if any(f in self.finding for f in folds):
+            step = self.apart(section)
+            lines.append(f"      const vi64 here = ok_splat<i64>(st.seen + k + j * {step});")
         lines += [f"      {line}" for s in section.body if (line := self.statement(s, "loop"))]
         lines += [f"      q{o} += c{o};" for o in used]
         lines.append("    }")
@@ -182,7 +192,8 @@ class PanelPrinter(Printer):
         index = 0
         for section in self.kernel.sections:
             if section.kind == "loop":
-                lines += [f"    {line}" for line in self.walk(index, section)]
+                walk = self.counted(section, self.walk(index, section))
+                lines += [f"    {line}" for line in walk]
                 index += 1
             else:  # values of a call are the same for every row: per panel they cost nothing
                 lines += [f"    {line}" for line in self.rowwise(section)]
@@ -215,6 +226,7 @@ class PanelPrinter(Printer):
         step = f"n - j < {BLOCK} ? n - j : {BLOCK}" if blocked else "n"
         lines.append(f"for (i64 j = 0; j < n; j += {BLOCK if blocked else 'n'}) {{")
         lines.append(f"  const i64 m = {step};")
+        lines += ["  st.seen = j;"] if any(f in self.finding for f in folds) else []
         lines += [f"  {line}" for line in self.columns(index, section)]
         lines += [f"  st.a{f.value}.close(m, st.w);" for f in blocked]
         lines.append("}")
@@ -226,11 +238,7 @@ class PanelPrinter(Printer):
 
     def columns(self, index: int, section: k.Section) -> list[str]:
         """The m columns from column j on, TOGETHER at a time: those of one accumulator."""
-        used = self.touched(section)
-        ordered = any(
-            isinstance(s, k.Accumulate) and is_ordered(self.kernel, s) for s in section.body
-        )
-        apart = ACCUMULATORS if ordered else 1
+        used, apart = self.touched(section), self.apart(section)
         size = max(len(self.kernel.operands), 1)
         lines = [f"char *q[{size}];", f"i64 cs[{size}];"]
         lines += [f"cs[{o}] = {apart} * a->col[{o}];" for o in used]
@@ -246,11 +254,15 @@ class PanelPrinter(Printer):
             lines.append(f"    if ({test}) {call};")
         return [*lines, "  }", "}"]
 
+    def apart(self, section: k.Section) -> int:
+        """How far apart columns are that a loop takes one after the other."""
+        folds = (s for s in section.body if isinstance(s, k.Accumulate))
+        return ACCUMULATORS if any(is_ordered(self.kernel, f) for f in folds) else 1
+
     def total(self, fold: k.Accumulate) -> str:
         """The fold's result for vector u."""
-        kind = vector(self.dtypes[fold.value])
         name = f"st.a{fold.value}"
         text = (
             f"{name}.sum(st.w, u)" if is_blocked(self.kernel, fold) else f"{name}.total(n, st.w, u)"
         )
-        return self.settled(fold, text, kind)
+        return self.settled(fold, text)

@@ -118,17 +118,18 @@ def expression(kernel: k.Kernel, s: k.Statement) -> str:
             )
         case k.Const(_, constant):
             return literal(constant)
-        case k.Accumulate(_, name, _):
-            return REDUCTIONS[name].combine.format("a", "b")
         case _:
             return ""
 
 
 def combiner(row: str) -> str:
-    """The reduction's combining step as a type."""
+    """The reduction's combining step as a type; of one that finds, which of two values stays."""
     body = REDUCTIONS[row].combine.format("a", "b")
-    function = f"template <class V> OK_FN V f(V a, V b) {{ return {body}; }}"
-    return f"struct ok_{row}_op {{\n  {function}\n}};\n"
+    name, result, base = "f", "V", ""
+    if REDUCTIONS[row].finds:
+        name, result, base = "keep", "IVec<V>", f" : ok_pair_op<ok_{row}_op>"
+    function = f"template <class V> OK_FN {result} {name}(V a, V b) {{ return {body}; }}"
+    return f"struct ok_{row}_op{base} {{\n  {function}\n}};\n"
 
 
 def scalar(dtype: k.DT) -> str:
@@ -153,16 +154,15 @@ def literal(constant: np.generic) -> str:
 
 
 def identity(row: str, dtype: k.DT) -> str:
-    """The scalar that fills idle lanes: -0.0 for a float sum, since x + -0.0 is x for every x."""
-    if REDUCTIONS[row].identity == "zero":
-        return "-0.0" if dtype.kind == "f" else "0"
+    """The scalar that fills idle lanes."""
+    value = REDUCTIONS[row].identity_of(dtype)
+    if dtype.kind == "b":  # a byte of a mask
+        return "-1" if value else "0"
     if dtype.kind == "f":
-        return "-__builtin_inf()"
-    return (
-        str(np.iinfo(dtype.name).min)
-        if dtype.itemsize < 8 or dtype.kind == "u"
-        else "(-0x7fffffffffffffffl - 1)"
-    )
+        return repr(float(value)).replace("inf", "__builtin_inf()")
+    if dtype.itemsize < 8:
+        return str(value)
+    return f"({scalar(dtype)}){int(value) % 2**64:#x}ul" if value else "0"
 
 
 def reads(section: k.Section) -> set[int]:
@@ -186,7 +186,7 @@ def is_ordered(kernel: k.Kernel, fold: k.Accumulate) -> bool:
 
 def is_blocked(kernel: k.Kernel, fold: k.Accumulate) -> bool:
     """Whether the fold adds floats, and so closes blocks to bound its error."""
-    return REDUCTIONS[fold.row].combine == "{0} + {1}" and kernel.dtypes[fold.value].kind == "f"
+    return REDUCTIONS[fold.row].blocked and kernel.dtypes[fold.value].kind == "f"
 
 
 class Printer(ABC):
@@ -202,6 +202,7 @@ class Printer(ABC):
         self.folds = [s for s in self.kernel.statements() if isinstance(s, k.Accumulate)]
         self.leaves: dict[int, k.Param | k.Const] = {}
         self.row_values: dict[int, str] = {}  # values that live in the state, with their type
+        self.finding = [f for f in self.folds if REDUCTIONS[f.row].finds]
         self.faulting = any("fault" in expression(self.kernel, s) for s in self.kernel.statements())
         for section in self.kernel.sections:
             for s in section.body:
@@ -238,6 +239,7 @@ class Printer(ABC):
         lines += [f"  {kind} v{v}{self.row_suffix};" for v, kind in self.row_values.items()]
         lines += [f"  {self.fold_type(f)} a{f.value};" for f in self.folds]
         lines += ["  ok_fault_t fault;"] if self.faulting else []
+        lines += ["  i64 seen;"] if self.finding else []  # columns before this call of a loop
         return [*lines, "};"]
 
     def header(self) -> list[str]:
@@ -251,17 +253,49 @@ class Printer(ABC):
             lines += [f"//     {self.kernel.show(s)}" for s in section.body]
         return lines
 
+    def folded(self, fold: k.Accumulate) -> str:
+        """The type of what the fold combines: the operand's, whose index may be the result."""
+        dtype = self.dtypes[fold.arg if REDUCTIONS[fold.row].finds else fold.value]
+        return vector(dtype)
+
+    def accumulator_type(self, fold: k.Accumulate) -> str:
+        """The type of an accumulator: a vector, or vectors of values and of their indices."""
+        kind = self.folded(fold)
+        return f"ok_pair<{kind}>" if REDUCTIONS[fold.row].finds else kind
+
+    def combined(
+        self, fold: k.Accumulate, into: str, arg: str, here: str, *, rising: bool = True
+    ) -> str:
+        """An accumulator with one more operand, of index `here` (if `rising`, the highest yet)."""
+        row = REDUCTIONS[fold.row]
+        if not row.finds:
+            return row.combine.format(into, arg)
+        if rising:
+            return f"ok_{row.name}_op::next({into}, {arg}, {here})"
+        return f"ok_{row.name}_op::f({into}, {{{arg}, {here}}})"
+
+    def settled(self, fold: k.Accumulate, total: str) -> str:
+        """The fold's result from its accumulators' total."""
+        if is_blocked(self.kernel, fold):  # NumPy's sum starts at +0.0, and so is never -0.0
+            return f"n ? {total} + {self.folded(fold)}{{}} : {self.folded(fold)}{{}}"
+        return total if is_ordered(self.kernel, fold) else f"ok_settle({total})"
+
+    def counted(self, section: k.Section, walk: list[str]) -> list[str]:
+        """The walk, which ends with the folds' totals, over the columns that they are to count.
+
+        What the loop stores is needed for every column: it is stored first, the totals thrown away.
+        """
+        if self.kernel.folded is None or not any(s in section.body for s in self.folds):
+            return walk
+        lines = ["{", "  const i64 n = folded;", *(f"  {line}" for line in walk), "}"]
+        if any(isinstance(s, k.Store) for s in section.body):
+            lines = ["if (folded != n) {", *(f"  {line}" for line in walk), "}", *lines]
+        return lines
+
     def identity_of(self, fold: k.Accumulate) -> str:
         """The scalar that idle accumulators hold."""
-        return identity(fold.row, self.dtypes[fold.value])
-
-    def settled(self, fold: k.Accumulate, total: str, kind: str) -> str:
-        """The fold's result from its accumulators' total."""
-        if not is_ordered(self.kernel, fold):
-            total = f"ok_settle({total})"
-        if REDUCTIONS[fold.row].identity == "zero":  # +0 for no element, whatever fills idle lanes
-            total = f"n ? {total} : {kind}{{}}"
-        return total
+        dtype = self.dtypes[fold.arg if REDUCTIONS[fold.row].finds else fold.value]
+        return identity(fold.row, dtype)
 
     def leaf(self, s: k.Param | k.Const) -> str:
         """A parameter or constant as a vector."""
@@ -313,6 +347,8 @@ class Printer(ABC):
             "  const i64 n = a->cols;",
             f"  char *moved[{count}], *const *p = a->ptr;",
         ]
+        if self.kernel.folded is not None:
+            lines.append(f"  const i64 folded = *(const i64 *)(a->scalar + {self.kernel.folded});")
         return [*lines, *(["  st.fault = ok_fault_t{};"] if self.faulting else [])]
 
     def entry_tail(self) -> list[str]:

@@ -2,18 +2,7 @@
 
 # NumPy functions and array methods without a rule.
 WRITE_INSTEAD = {
-    "mean": "write x.sum() / x.size, or x.sum(axis) / x.shape[axis] along an axis",
     "average": "write (x * w).sum(axis) / w.sum(axis)",
-    "var": "write d = x - mean (keepdims=True); (d * d).sum() / x.size, "
-    "or .sum(axis) / x.shape[axis]",
-    "std": "write np.sqrt of the variance: ((x - mean) ** 2).sum() / x.size, "
-    "or .sum(axis) / x.shape[axis]",
-    "min": "write -((-x).max(axis))",
-    "amin": "write -((-x).max(axis))",
-    "any": "write (x != 0).max(axis)",
-    "all": "write ~((x == 0).max(axis))",
-    "prod": "write np.exp(np.log(x).sum(axis)) for positive x",
-    "ptp": "write x.max(axis) + (-x).max(axis)",
     "dot": "write (a * b).sum() for vectors",
     "matmul": "write (a[:, :, None] * b[None, :, :]).sum(1) for small sizes",
     "reshape": "reshape outside; x[:, None], x.T and np.broadcast_to are supported",
@@ -27,28 +16,29 @@ WRITE_INSTEAD = {
     "zeros": "write np.zeros_like(x)",
     "ones": "write np.ones_like(x)",
     "full": "write np.full_like(x, value)",
-    "minimum.reduce": "write -((-x).max(axis))",
     "concatenate": "return the parts and join them outside",
     "stack": "return the parts and join them outside",
     "sort": "sort outside the compiled function",
-    "argmax": "compute it outside the compiled function",
-    "argmin": "compute it outside the compiled function",
     "cumsum": "compute it outside the compiled function",
     "isclose": "write np.abs(a - b) <= atol + rtol * np.abs(b)",
-    "allclose": "write ~((np.abs(a - b) > atol + rtol * np.abs(b)).max())",
+    "allclose": "write np.all(np.abs(a - b) <= atol + rtol * np.abs(b))",
+    "array_equal": "write np.all(a == b) for arrays of equal shape",
+    "median": "compute it outside the compiled function",
+    "nanmax": "write np.where(np.isnan(x), -np.inf, x).max(axis)",
+    "nanmin": "write np.where(np.isnan(x), np.inf, x).min(axis)",
+    "nanvar": "write np.var(x, axis, where=~np.isnan(x))",
+    "nanstd": "write np.std(x, axis, where=~np.isnan(x))",
+    "nanargmax": "write np.where(np.isnan(x), -np.inf, x).argmax(axis)",
+    "nanargmin": "write np.where(np.isnan(x), np.inf, x).argmin(axis)",
     "nonzero": "its size depends on the data: use np.where(mask, a, b) with three arguments",
 }
 
-# Keywords of reductions.
-KEYWORD_ADVICE = {
-    "out": "leave it out here; the caller may pass out= to the compiled function",
-    "where": "use np.where(mask, x, 0) as the operand",
-    "initial": "do the arithmetic on the result",
-}
+# out= inside a trace.
+NO_OUT = "leave it out here; the caller may pass out= to the compiled function"
 
 # Methods of ufuncs.
 METHODS_ADVICE = {
-    "reduce": "np.add.reduce and np.maximum.reduce are supported: write x.sum(axis) or x.max(axis)",
+    "reduce": "np.add, np.multiply, np.maximum, np.minimum, np.logical_* and np.bitwise_* reduce",
     "accumulate": "running sums are not supported yet: compute them outside the compiled function",
     "reduceat": "write x.sum(axis) over whole axes",
     "outer": "write a[:, None] * b[None, :] with the operator in question",
@@ -58,6 +48,7 @@ METHODS_ADVICE = {
 # Array attributes without a rule.
 NO_ATTRIBUTE = {
     "fill": "write x = np.full_like(x, value)",
+    "ptp": "write np.ptp(x, axis); NumPy 2 has no such method",
     "strides": "strides belong to a call, not to the function: look at them outside",
     "flags": "memory layout belongs to a call, not to the function: look at it outside",
     "data": "use the array itself",

@@ -9,20 +9,18 @@ from typing import Any, NoReturn
 import numpy as np
 
 from opkiln.ops import primitives as p
-from opkiln.ops.table import BY_UFUNC, ELEMENTWISE, REDUCTIONS
+from opkiln.ops.table import BY_UFUNC, ELEMENTWISE, REDUCTION_OF
 from opkiln.runtime.errors import NotYet, TraceError
 from opkiln.runtime.graph import Node
-from opkiln.runtime.trace import views
+from opkiln.runtime.trace import reductions, views
 from opkiln.runtime.trace.advice import (
-    KEYWORD_ADVICE,
     METHODS_ADVICE,
     NO_ATTRIBUTE,
     WRITE_INSTEAD,
 )
 from opkiln.runtime.trace.promote import (
-    BOOL,
     BROADCAST,
-    INT64,
+    as_dtype,
     cast,
     clip,
     constant,
@@ -30,13 +28,11 @@ from opkiln.runtime.trace.promote import (
     operand,
     session_of,
 )
-from opkiln.runtime.trace.session import ArrayValue, HostValue, failure, is_a, require_dtype
+from opkiln.runtime.trace.session import ArrayValue, HostValue, failure, is_a
 from opkiln.runtime.trace.tracer import MissingAttribute, Tracer, call_row, update_in_place
 
 DT = np.dtype[Any]
 MISSING = object()
-NO_VALUE: Any = vars(np)["_NoValue"]  # the default of keywords such as initial=
-UINT8 = np.dtype(np.uint8)
 
 
 # ---- ufuncs ----
@@ -71,9 +67,8 @@ def call_ufunc(
 ) -> Any:
     """Everything that `__array_ufunc__` gets beyond a plain call of a known row."""
     kwargs = {k: v for k, v in kwargs.items() if not _is_default(k, v)}
-    if method == "reduce" and ufunc in _REDUCING:
-        session_of(inputs)
-        return reduce_ufunc(ufunc, *inputs, **kwargs)
+    if method == "reduce" and ufunc in REDUCTION_OF:
+        return reductions.reduce_ufunc(ufunc, *inputs, **kwargs)
     if method != "__call__":
         raise failure(
             TraceError,
@@ -104,7 +99,7 @@ def call_ufunc(
 
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "out": (None,), "where": (True,), "casting": ("same_kind",), "order": ("K",),
-    "subok": (True,), "dtype": (None,), "signature": (None,), "initial": (NO_VALUE,),
+    "subok": (True,), "dtype": (None,), "signature": (None,), "initial": (reductions.NO_VALUE,),
 }  # fmt: skip
 
 
@@ -149,86 +144,6 @@ class NotYetFunction(TraceError, NotYet):
     """A NumPy function without a row yet."""
 
 
-# ---- reductions ----
-
-
-def as_dtype(dtype: Any) -> DT:
-    """A dtype argument, refused when opkiln does not compute in it."""
-    try:
-        found = np.dtype(dtype)
-    except TypeError as error:
-        raise failure(TraceError, str(error), fix="pass a dtype such as np.float32") from None
-    require_dtype(found, "dtype argument")
-    native: DT = found.newbyteorder("=")
-    return native
-
-
-def _no_extras(name: str, **extras: Any) -> None:
-    for keyword, value in extras.items():
-        if value is not None and value is not NO_VALUE and value is not True:
-            raise failure(
-                NotYet,
-                f"{name}: the keyword {keyword}= is not supported yet",
-                fix=KEYWORD_ADVICE[keyword],
-            )
-
-
-def reduce(name: str, x: Any, axis: Any, keepdims: Any, dtype: DT | None = None) -> Any:
-    """One reduction row over NumPy's axis argument."""
-    session = x.session
-    session.check_open()
-    node: Node = x.node
-    axes: tuple[int, ...]
-    if axis is None:
-        axes = tuple(range(node.rank))
-    elif not node.rank and type(axis) is int and axis in (0, -1):
-        axes = ()  # NumPy lets a 0-d array be reduced over its only imaginable axis
-    else:
-        axes = tuple(sorted(views.many_axes(axis, node.rank, bools=False, lists=False)))
-    row = REDUCTIONS[name]
-    into = row.accumulate(node.dtype) if dtype is None else dtype
-    keep = keepdims is not NO_VALUE and bool(views.whole(keepdims, "keepdims", "pass a bool"))
-    operand_node = cast(session, node, into)
-    if axes and into == BOOL:  # any(), for both rows; of nothing it is False for a sum
-        wide = UINT8 if name == "max" else INT64
-        found = session.make(p.Reduce(name, axes, keep, wide), cast(session, operand_node, wide))
-        return Tracer(session, cast(session, found, BOOL))
-    if not axes:
-        if name == "sum" and into.kind == "f":  # NumPy's sum starts at +0.0, which shows for -0.0
-            operand_node = elementwise(session, ELEMENTWISE["add"], (operand_node, into.type(0)))
-        return Tracer(session, operand_node)
-    return Tracer(session, session.make(p.Reduce(name, axes, keep, into), operand_node))
-
-
-def _sum(
-    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: Any = False,
-    initial: Any = NO_VALUE, where: Any = True,
-) -> Any:  # fmt: skip
-    _no_extras("sum", out=out, initial=initial, where=where)
-    return reduce("sum", a, axis, keepdims, None if dtype is None else as_dtype(dtype))
-
-
-def _max(
-    a: Any, axis: Any = None, out: Any = None, keepdims: Any = False,
-    initial: Any = NO_VALUE, where: Any = True,
-) -> Any:  # fmt: skip
-    _no_extras("max", out=out, initial=initial, where=where)
-    return reduce("max", a, axis, keepdims)
-
-
-_REDUCING = {np.add: _sum, np.maximum: _max}
-
-
-def reduce_ufunc(ufunc: np.ufunc, x: Any, axis: Any = 0, dtype: Any = None, **kwargs: Any) -> Any:
-    """np.add.reduce and np.maximum.reduce, whose axis defaults to 0."""
-    x = views.as_array(session_of((x,)), x)
-    if ufunc is np.add:
-        return _sum(x, axis, dtype, **kwargs)
-    if dtype is not None:
-        x = astype(x, dtype)
-    return _max(x, axis, **kwargs)
-
-
 # ---- other functions ----
 
 
@@ -256,7 +171,7 @@ def _clip(
 
 
 def _round(a: Any, decimals: Any = 0, out: Any = None) -> Any:
-    _no_extras("round", out=out)
+    reductions.refuse_out("round", out)
     digits = views.whole(decimals, "decimals", "pass an int")
     kind = a.dtype.kind
     if kind in "iu":
@@ -382,10 +297,8 @@ def _result_type(*values: Any) -> DT:
 
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    **reductions.FUNCTIONS,
     np.where: _where,
-    np.sum: _sum,
-    np.max: _max,
-    np.amax: _max,
     np.clip: _clip,
     np.round: _round,
     np.around: _round,
@@ -486,8 +399,7 @@ def _clip_method(x: Any, min: Any = None, max: Any = None, out: Any = None, **kw
 
 
 METHODS: dict[str, Callable[..., Any]] = {
-    "sum": _sum,
-    "max": _max,
+    **reductions.METHODS,
     "clip": _clip_method,
     "round": _round,
     "astype": astype,

@@ -73,6 +73,17 @@ def session_of(values: tuple[Any, ...] | list[Any]) -> Session:
     return session
 
 
+def as_dtype(dtype: Any) -> DT:
+    """A dtype argument, refused when opkiln does not compute in it."""
+    try:
+        found = np.dtype(dtype)
+    except TypeError as error:
+        raise failure(TraceError, str(error), fix="pass a dtype such as np.float32") from None
+    require_dtype(found, "dtype argument")
+    native: DT = found.newbyteorder("=")
+    return native
+
+
 @lru_cache(maxsize=512)
 def cast_op(dtype: DT) -> p.Cast:
     """The op, made once per dtype."""

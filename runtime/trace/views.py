@@ -156,7 +156,8 @@ def squeeze(a: Any, axis: Any = None) -> Any:
         return as_view(a, lambda node: _without(a.session, node, axes))
     if isinstance(op, p.Reduce) and op.keepdims and axes == op.axes:
         return Tracer(
-            a.session, a.session.make(p.Reduce(op.row, op.axes, False, op.dtype), *a.node.src)
+            a.session,
+            a.session.make(p.Reduce(op.row, op.axes, False, op.dtype, op.seeded), *a.node.src),
         )
     raise failure(
         NotYet,

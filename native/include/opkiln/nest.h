@@ -74,6 +74,27 @@ OK_FN void ok_store_part_bool(char* p, M m, i64 count) {
 // alone: accumulator i % 32, then i with i + 16, i + 8 ... 1; a float sum closes a block every 512
 // elements and adds blocks pairwise (N. J. Higham, The accuracy of floating point summation, SISC
 // 14, 1993). `Op` is printed from the reduction's row.
+//
+// What a fold asks of its accumulators, which are vectors or (section find) pairs of vectors.
+template <class V>
+struct ok_acc {
+  OK_FN V fill(ok_elt<V> x) { return ok_c<V>(x); }
+  // Lane i gets lane i + by.
+  OK_FN V turn(V v, int by) {
+#if defined(__clang__)
+    V w;
+    for (int i = 0; i < OK_N; ++i) w[i] = v[(i + by) & (OK_N - 1)];
+    return w;
+#else
+    typedef IVec<V> I;
+    return __builtin_shuffle(v, (I{OK_IOTA} + (ok_elt<I>)by) & (ok_elt<I>)(OK_N - 1));
+#endif
+  }
+  // The result, in all lanes, of an accumulator whose lanes are folded into the first.
+  OK_FN V first(V v) { return ok_splat<ok_elt<V>>(v[0]); }
+  // The results of a panel, one per lane.
+  OK_FN V each(V v) { return v; }
+};
 template <class V, class Op>
 struct ok_pairs {
   V level[48];
@@ -105,31 +126,25 @@ OK_FN V ok_settle(V v) {
 // Accumulator v * OK_N + lane lives in lane `lane` of acc[v].
 template <class V, int K, class Op>
 struct ok_fold {
+  typedef ok_acc<V> A;
   V acc[K];
   ok_pairs<V, Op> pairs;
-  void start(ok_elt<V> identity) {
-    for (int i = 0; i < K; ++i) acc[i] = ok_c<V>(identity);
+  template <class T>
+  void start(T identity) {
+    for (int i = 0; i < K; ++i) acc[i] = A::fill(identity);
     pairs.blocks = 0;
   }
-  OK_OPAQUE V total() {
+  OK_OPAQUE auto total() {
     for (int half = K / 2; half; half /= 2)
       for (int i = 0; i < half; ++i) acc[i] = Op::f(acc[i], acc[i + half]);
     V v = acc[0];
-    typedef IVec<V> I;
-    for (int half = OK_N / 2; half; half /= 2) {
-      V w;
-#if defined(__clang__)
-      for (int i = 0; i < OK_N; ++i) w[i] = v[(i + half) & (OK_N - 1)];
-#else
-      w = __builtin_shuffle(v, (I{OK_IOTA} + (ok_elt<I>)half) & (ok_elt<I>)(OK_N - 1));
-#endif
-      v = Op::f(v, w);
-    }
-    return ok_splat<ok_elt<V>>(v[0]);
+    for (int half = OK_N / 2; half; half /= 2) v = Op::f(v, A::turn(v, half));
+    return A::first(v);
   }
-  void close_block(ok_elt<V> identity) {
+  template <class T>
+  void close_block(T identity) {
     pairs.add(total());
-    for (int i = 0; i < K; ++i) acc[i] = ok_c<V>(identity);
+    for (int i = 0; i < K; ++i) acc[i] = A::fill(identity);
   }
 };
 // The same for a panel of rows, w vectors of them and at most U: accumulator k of vector u is
@@ -137,8 +152,9 @@ struct ok_fold {
 template <class V, int U, int A, class Op>
 struct ok_panel {
   V acc[A * U];
-  void start(ok_elt<V> identity, i64 w) {
-    for (i64 i = 0; i < A * w; ++i) acc[i] = ok_c<V>(identity);
+  template <class T>
+  void start(T identity, i64 w) {
+    for (i64 i = 0; i < A * w; ++i) acc[i] = ok_acc<V>::fill(identity);
   }
   // The accumulators of a vector, half and half; of a row with fewer columns than that, the first
   // n.
@@ -156,7 +172,7 @@ struct ok_panel {
         own[k * w] = Op::f(own[k * w], own[(k + half) * w]);
     return *own;
   }
-  OK_OPAQUE V total(i64 n, i64 w, i64 u) { return tree(acc + u, n, w); }
+  OK_OPAQUE auto total(i64 n, i64 w, i64 u) { return ok_acc<V>::each(tree(acc + u, n, w)); }
 };
 // 22 levels serve 2^30 columns; the runtime lets no kernel of this kind have more.
 template <class V, int U, int A, class Op>
@@ -178,5 +194,40 @@ struct ok_blocked_panel : ok_panel<V, U, A, Op> {
     for (left >>= at; ++at, left >>= 1;)
       if (left & 1) total = Op::f(level[at * w + u], total);
     return total;
+  }
+};
+//@ find :
+// Values and their indices along the columns. Of equal values the one of the lowest index wins, in
+// whatever order they meet. An accumulator starts with the identity at 0, which is right where all
+// values equal the identity, and elsewhere loses.
+template <class V>
+struct ok_pair {
+  V best;
+  vi64 at;
+};
+template <class V>
+struct ok_acc<ok_pair<V>> {
+  OK_FN ok_pair<V> fill(ok_elt<V> x) { return {ok_c<V>(x), vi64{}}; }
+  OK_FN ok_pair<V> turn(ok_pair<V> v, int by) {
+    return {ok_acc<V>::turn(v.best, by), ok_acc<vi64>::turn(v.at, by)};
+  }
+  OK_FN vi64 first(ok_pair<V> v) { return ok_splat<i64>(v.at[0]); }
+  OK_FN vi64 each(ok_pair<V> v) { return v.at; }
+};
+// `Row::keep` is printed from the reduction's row: where the first of two values stays.
+template <class Row>
+struct ok_pair_op {
+  // An operand whose index is higher than those before.
+  template <class V>
+  OK_FN ok_pair<V> next(ok_pair<V> a, V v, vi64 here) {
+    const auto stays = Row::keep(a.best, v);
+    return {ok_sel(stays, a.best, v), ok_sel(stays, a.at, here)};
+  }
+  template <class V>
+  OK_FN ok_pair<V> f(ok_pair<V> a, ok_pair<V> b) {
+    const vi64 stays = ok_mask<i64>(Row::keep(a.best, b.best));
+    const vi64 back = ok_mask<i64>(Row::keep(b.best, a.best));
+    const vi64 first = stays & (~back | (a.at <= b.at));
+    return {ok_sel(first, a.best, b.best), ok_sel(first, a.at, b.at)};
   }
 };

@@ -142,7 +142,7 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       }
       st.a5.close_block(-0.0);
     }
-    st.v5 = n ? st.a5.pairs.sum() : vf32{};
+    st.v5 = n ? st.a5.pairs.sum() + vf32{} : vf32{};
     {
       const i64 m = n;
       char *const *q = p;

@@ -108,7 +108,7 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       }
       st.a1.close_block(-0.0);
     }
-    st.v1 = n ? st.a1.pairs.sum() : vf32{};
+    st.v1 = n ? st.a1.pairs.sum() + vf32{} : vf32{};
     {
       const auto v1 = st.v1;
       const auto v3 = ok_splat<f32>(*(const ok_vec<f32>::one *)(st.scalar + 0));
@@ -132,7 +132,7 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       }
       st.a7.close_block(-0.0);
     }
-    st.v7 = n ? st.a7.pairs.sum() : vf32{};
+    st.v7 = n ? st.a7.pairs.sum() + vf32{} : vf32{};
     {
       const auto v3 = ok_splat<f32>(*(const ok_vec<f32>::one *)(st.scalar + 0));
       const auto v7 = st.v7;

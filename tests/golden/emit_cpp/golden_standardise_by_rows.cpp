@@ -104,7 +104,7 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       st.a1.close(m, st.w);
     }
     for (i64 u = 0; u < st.w; ++u) {
-      st.v1[u] = n ? st.a1.sum(st.w, u) : vf32{};
+      st.v1[u] = n ? st.a1.sum(st.w, u) + vf32{} : vf32{};
     }
     {
       char *const p1 = p[1];
@@ -136,7 +136,7 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       st.a7.close(m, st.w);
     }
     for (i64 u = 0; u < st.w; ++u) {
-      st.v7[u] = n ? st.a7.sum(st.w, u) : vf32{};
+      st.v7[u] = n ? st.a7.sum(st.w, u) + vf32{} : vf32{};
     }
     {
       char *const p2 = p[2];

@@ -1,0 +1,102 @@
+// ok_k0 rCCC
+//   once:
+//     v2 = np.float32(9.0)
+//   loop:
+//     v0 = load 0 : float32
+//     v1 = fold argmax v0
+//     v3 = less v0 v2
+//     v4 = fold all v3
+//   row:
+//     store 1 v1
+//     store 2 v4
+struct ok_k0_state {
+  const u64 *scalar;
+  vi64 v1[64];
+  vi8 v4[64];
+  i64 seen;
+  i64 w;
+  union {
+    struct { ok_panel<ok_pair<vf32>, 64, 1, ok_argmax_op> a1; ok_panel<vi8, 64, 1, ok_all_op> a4; };
+  };
+};
+template <bool Whole>
+static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *rs, const i64 *cs, i64 k, i64 count, i64 live, ok_k0_state &st) {
+  char *const p0 = p[0];
+  const i64 c0 = cs[0];
+  const auto v2 = ok_splat<f32>(__builtin_bit_cast(f32, 0x41100000u));
+  const i64 begin = Whole ? 0 : live / OK_N;
+  const i64 end = Whole ? live / OK_N : begin + 1;
+  for (i64 u = begin; u < end; ++u) {
+    const i64 left = Whole ? OK_N : live - u * OK_N;
+    char *q0 = p0 + u * OK_N * 4;
+    ok_pair<vf32> a1 = st.a1.acc[u];
+    vi8 a4 = st.a4.acc[u];
+    for (i64 j = 0; j < count; ++j) {
+      const vi64 here = ok_splat<i64>(st.seen + k + j * 1);
+      const auto v0 = ok_load_part<f32>(q0, left);
+      a1 = ok_argmax_op::next(a1, v0, here);
+      const auto v3 = v0 < v2;
+      a4 = ok_and(a4, v3);
+      q0 += c0;
+    }
+    st.a1.acc[u] = a1;
+    st.a4.acc[u] = a4;
+  }
+}
+extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i64 row_begin, i64 row_end) {
+  ok_k0_state st;
+  st.scalar = a->scalar;
+  const i64 n = a->cols;
+  char *moved[3], *const *p = a->ptr;
+  const i64 *const rs = a->row;
+  const i64 span = (n < 32 ? 4 : 64) * OK_N;
+  for (i64 r = row_begin; r < row_end; r += span) {
+    const i64 live = row_end - r < span ? row_end - r : span;
+    st.w = (live + OK_N - 1) / OK_N;
+    for (int i = 0; i < 3; ++i) moved[i] = a->ptr[i] + r * rs[i];
+    p = moved;
+    {
+      for (i64 u = 0; u < st.w; ++u) {
+        const i64 left = live - u * OK_N;
+        (void)left;
+      }
+    }
+    st.a1.start(-__builtin_inf(), st.w);
+    st.a4.start(-1, st.w);
+    for (i64 j = 0; j < n; j += n) {
+      const i64 m = n;
+      st.seen = j;
+      char *q[3];
+      i64 cs[3];
+      cs[0] = 1 * a->col[0];
+      for (i64 b = 0; b < m; b += 8) {
+        for (i64 k = b; k < m && k < b + 1; ++k) {
+          const i64 rest = (m - k + 0) / 1;
+          const i64 count = rest < 8 ? rest : 8;
+          q[0] = p[0] + (j + k) * a->col[0];
+          if (live >= OK_N) ok_k0_loop0<true>(q, rs, cs, k, count, live, st);
+          if (live % OK_N) ok_k0_loop0<false>(q, rs, cs, k, count, live, st);
+        }
+      }
+    }
+    for (i64 u = 0; u < st.w; ++u) {
+      st.v1[u] = ok_settle(st.a1.total(n, st.w, u));
+      st.v4[u] = ok_settle(st.a4.total(n, st.w, u));
+    }
+    {
+      char *const p1 = p[1];
+      char *const p2 = p[2];
+      for (i64 u = 0; u < st.w; ++u) {
+        const i64 left = live - u * OK_N;
+        const auto v1 = st.v1[u];
+        const auto v4 = st.v4[u];
+        char *const q1 = p1 + u * OK_N * 8;
+        char *const q2 = p2 + u * OK_N * 1;
+        ok_store_part(q1, v1, left);
+        ok_store_part_bool(q2, v4, left);
+        (void)left;
+      }
+    }
+  }
+  return 0;
+}
