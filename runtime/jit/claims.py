@@ -30,11 +30,11 @@ _FLOCK = "hhqqi4x"  # struct flock: kind, whence, start, length, pid
 class Claims:
     """One open `.in-use` file; a context manager that drops what was claimed through it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, create: bool = True) -> None:
         """Open the file; without it nothing can be told."""
         self._file: FileIO | None = None
         with contextlib.suppress(OSError):
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
             self._file = open_unshared(path, flags)
 
     def share(self, at: int) -> None:

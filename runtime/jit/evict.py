@@ -145,7 +145,7 @@ def prune(
     )
     removed: list[Kept] = []
     in_use: list[Kept] = []
-    with Claims(store.claims_file(base)) as claims:
+    with Claims(store.claims_file(base), create=not dry_run) as claims:
         for one in found:
             old = older_than is not None and now - one.used > older_than
             if left <= fits and not old:
@@ -185,7 +185,7 @@ def sweep(base: str, *, dry_run: bool = False) -> list[str]:
     """
     gone: list[str] = []
     limit = time.time() - _DAY
-    with Claims(store.claims_file(base)) as claims:
+    with Claims(store.claims_file(base), create=not dry_run) as claims:
         for folder in (*targets(base), f"{base}/{store.COMPILERS}"):
             for path, used in _private(folder):
                 if used < limit or _abandoned(path, claims, dry_run=dry_run):
@@ -193,6 +193,14 @@ def sweep(base: str, *, dry_run: bool = False) -> list[str]:
                     if not dry_run:
                         store.remove(path)
     return gone
+
+
+def failed_builds(base: str) -> Iterator[str]:
+    """What is kept of builds that failed: text and log."""
+    for folder in targets(base):
+        for path, _ in _private(folder):
+            if os.path.basename(path).startswith(".failed-"):
+                yield path
 
 
 def _private(folder: str) -> Iterator[tuple[str, float]]:
