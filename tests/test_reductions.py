@@ -150,6 +150,11 @@ def test_special_values(dtype: str) -> None:
     """NaN wins over all, the first of them is found, and infinities are values like others."""
     f = compiled()
     names = ("max", "min", "argmax", "argmin", "any", "all")
+    for n in (0, 1, 33, 600):
+        zeros = np.full((70, n), -0.0, dtype)
+        for array, axis in ((zeros, 1), (zeros.T.copy(), 0)):
+            total = f(array, axis, False, ("sum",))["sum"]
+            assert not total.any() and not np.signbit(total).any()  # NumPy starts at +0.0
     rng = np.random.default_rng(0)
     pool = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0], dtype)
     for n, allowed in itertools.product((1, 2, 33, 1025), ((0, 7), (1, 7), (1, 2), (2, 3), (1, 3))):
