@@ -155,6 +155,11 @@ def test_special_values(dtype: str) -> None:
         for array, axis in ((zeros, 1), (zeros.T.copy(), 0)):
             total = f(array, axis, False, ("sum",))["sum"]
             assert not total.any() and not np.signbit(total).any()  # NumPy starts at +0.0
+    x = np.clip(values(np.dtype(dtype), (1500, 70)), 0.95, 1.05)  # the first of many ties
+    for array, axis in ((x, 0), (x.T.copy(), 1)):
+        got = f(array, axis, False, ("sum", "argmax", "argmin"))
+        for name in ("argmax", "argmin"):
+            np.testing.assert_array_equal(got[name], getattr(np, name)(array, axis=axis))
     rng = np.random.default_rng(0)
     pool = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0], dtype)
     for n, allowed in itertools.product((1, 2, 33, 1025), ((0, 7), (1, 7), (1, 2), (2, 3), (1, 3))):
@@ -320,3 +325,13 @@ def test_weights_may_broadcast_the_reduced_axis(fn: Callable[..., Any]) -> None:
                 assert got.shape == want.shape
                 np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     assert f.info().traces == 1
+
+
+def test_a_store_of_no_columns_writes_none() -> None:
+    """Beside the sum of one column: the weights have none."""
+    f = ok.compile(lambda x, w: (x.sum(-1), x * w))
+    x, w = np.arange(1, 6, dtype=np.float32)[:, None], np.zeros(0, np.float32)
+    guarded, total = np.full((5, 3), 7, np.float32), np.zeros(5, np.float32)
+    f(x, w, out=(total, guarded[:, 1:1]))
+    np.testing.assert_array_equal(total, x[:, 0])
+    assert (guarded == 7).all()
