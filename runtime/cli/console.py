@@ -69,6 +69,22 @@ class Console:
         self.line()
         self.line(text, "title")
 
+    def item(self, mark: str, style: str, name: str, text: str) -> None:
+        """A line of a list: a mark, a name and a text that wraps under itself on a terminal."""
+        if self.rich is None:
+            indent = "\n" + " " * (len(name) + 8)
+            print(f"  {mark:<2}  {name}  {indent.join(text.splitlines())}".rstrip())
+            return
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=4)
+        grid.add_column(width=len(name))
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(f"  {mark}", STYLES[style]), Text(name), Text(text))
+        self.rich.print(grid)
+
     def code(self, text: str, language: str) -> None:
         """Source text, with its own line ends; `language` is a name of Pygments or empty."""
         if self.rich is None:
