@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import TextIO
 
 import opkiln
-from opkiln.runtime.cli import cache, demo, doctor, show
+from opkiln.runtime.cli import bench, cache, demo, doctor, show
 from opkiln.runtime.cli.command import Parser
 from opkiln.runtime.cli.console import escaped
 
-COMMANDS = (demo, doctor, show, cache)
+COMMANDS = (demo, doctor, show, bench, cache)
 FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # the last two: 128 + the signal
 
 

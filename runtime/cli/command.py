@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, Protocol
+
+_NAME_A_FILE = "name a file in a directory that exists and may be written"
 
 
 class Subparsers(Protocol):
@@ -60,6 +63,18 @@ def write(path: str, data: bytes, option: str) -> None:
             file.write(data)
     except OSError as error:
         raise UsageError(
-            f"{option} {path}: cannot be written ({error.strerror})",
-            fix="name a file in a directory that exists and may be written",
+            f"{option} {path}: cannot be written ({error.strerror})", fix=_NAME_A_FILE
         ) from None
+
+
+def writable(path: str, option: str) -> None:
+    """Refuse a file that could not be written, before the work for it is done.
+
+    Raises:
+        UsageError: its directory does not exist or may not be written, or it is a directory.
+    """
+    from opkiln.runtime.errors import UsageError
+
+    folder = os.path.dirname(path) or "."  # noqa: PTH120
+    if os.path.isdir(path) or not os.access(folder, os.W_OK):  # noqa: PTH112
+        raise UsageError(f"{option} {path}: cannot be written", fix=_NAME_A_FILE)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 import opkiln as ok
 from opkiln.runtime.cli.console import Console
+from opkiln.runtime.cli.peers import uncached
 from opkiln.runtime.cli.timing import Way, duration, in_turns, times
 
 Array = npt.NDArray[Any]
@@ -69,14 +70,14 @@ def steps(images: Array) -> list[Step]:
 def measure(step: Step, compiled: Callable[..., Any]) -> list[str]:
     x, out = step.argument, np.empty_like(step.function(step.argument))
 
-    def uncached() -> object:
-        # A new compiled object and no programs in memory: it traces, lowers, prints and loads
-        # again. The library on disk is there already, so no compiler runs.
-        ok.clear_cache()
-        return ok.compile(step.function)(x)
-
-    names = {"f": step.function, "g": compiled, "uncached": uncached, "x": x, "out": out}
-    statements = ("f(x)", "uncached()", "g(x)", "g(x, out=out)")
+    names = {
+        "f": step.function,
+        "g": compiled,
+        "fresh": uncached(step.function),
+        "x": x,
+        "out": out,
+    }
+    statements = ("f(x)", "fresh(x)", "g(x)", "g(x, out=out)")
     ways = [Way(text, text, names) for text in statements]
     timings = list(in_turns(ways, ROUNDS, SECONDS).values())
     numpy = timings[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import timeit
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -36,7 +36,12 @@ class Timing:
         return median(a / b for a, b in zip(self.samples, base.samples, strict=True))
 
 
-def in_turns(ways: Sequence[Way], rounds: int = ROUNDS, seconds: float = 0.02) -> dict[str, Timing]:
+def in_turns(
+    ways: Sequence[Way],
+    rounds: int = ROUNDS,
+    seconds: float = 0.02,
+    each_round: Callable[[], object] = lambda: None,
+) -> dict[str, Timing]:
     """Times every way once a round; a sample is a loop of about `seconds`."""
     timers = [timeit.Timer(way.statement, globals=dict(way.names)) for way in ways]
     loops: list[int] = []
@@ -48,6 +53,7 @@ def in_turns(ways: Sequence[Way], rounds: int = ROUNDS, seconds: float = 0.02) -
         loops.append(max(1, round(n * seconds / max(taken, 1e-9))))
     samples: list[list[float]] = [[] for _ in ways]
     for _ in range(rounds):
+        each_round()
         for timer, n, own in zip(timers, loops, samples, strict=True):
             own.append(timer.timeit(n) / n)
     return {way.name: Timing(tuple(own)) for way, own in zip(ways, samples, strict=True)}
