@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib.util
 import os
 import platform
 import shlex
@@ -32,7 +31,6 @@ __all__ = [
     "folder",
     "fresh_process",
     "goals",
-    "have",
     "in_turns",
     "reference",
     "seconds_of",
@@ -53,10 +51,6 @@ def goals(rows: Sequence[tuple[str, float, float, str]]) -> None:
     for what, measured, goal, sense in rows:
         holds = measured <= goal if sense == "<=" else measured >= goal
         print(f"{'holds' if holds else 'MISSED'}: {what}: {measured:.3g} (goal {sense} {goal:g})")
-
-
-def have(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
 
 
 def arguments(description: str | None, **flags: str) -> argparse.Namespace:

@@ -5,36 +5,29 @@ Three float32 inputs, one output. Run: python benchmarks/warm_call.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from _common import Timing, Way, arguments, banner, duration, goals, have, in_turns, table
+from _common import Timing, Way, arguments, banner, duration, goals, in_turns, table
 
-import opkiln as ok
+from opkiln.runtime.cli.peers import (
+    NUMPY,
+    PEERS,
+    Formula,
+    error,
+    installed,
+    numpy_way,
+    opkiln_ways,
+)
 
 RNG = np.random.default_rng(0)
 X, Y, Z = (RNG.uniform(0.1, 1.0, 16).astype(np.float32) for _ in range(3))
-OUT = np.empty_like(X)
 
 
-def add(x, y, z):
-    return x + y
-
-
-def four(x, y, z):
-    return np.tanh(x * y + z) * x - y
-
-
-def ten(x, y, z):
-    return ((np.tanh(x * y + z) * x - y) * z + x) * y - z * x + y
-
-
-FUNCTIONS = {"1 op": add, "4 ops": four, "10 ops": ten}
-EXPRESSIONS = {
-    "1 op": "x + y",
-    "4 ops": "tanh(x * y + z) * x - y",
-    "10 ops": "((tanh(x * y + z) * x - y) * z + x) * y - z * x + y",
+CASES = {
+    "1 op": Formula(("x + y",), 2),
+    "4 ops": Formula(("tanh(x * y + z) * x - y",), 3),
+    "10 ops": Formula(("((tanh(x * y + z) * x - y) * z + x) * y - z * x + y",), 3),
 }
 
 
@@ -48,66 +41,18 @@ def numpy_out() -> dict[str, Way]:
     }
 
 
-def with_numexpr(case: str) -> Callable[..., Any]:
-    import numexpr
-
-    names = {"x": X, "y": Y, "z": Z}
-    numexpr.set_num_threads(1)
-    numexpr.evaluate(EXPRESSIONS[case], names)
-    return lambda x, y, z: numexpr.re_evaluate(names)
-
-
-def with_numba(case: str) -> Callable[..., Any]:
-    import numba
-
-    return numba.njit(FUNCTIONS[case])
-
-
-def with_jax(case: str) -> Callable[..., Any]:
-    import jax
-    import jax.numpy as jnp
-
-    scope = {"tanh": jnp.tanh}
-    compiled = jax.jit(eval(f"lambda x, y, z: {EXPRESSIONS[case]}", scope))
-    return lambda x, y, z: compiled(x, y, z).block_until_ready()
-
-
-def with_torch(case: str) -> Callable[..., Any]:
-    import torch
-
-    torch.set_num_threads(1)
-    function = eval(f"lambda x, y, z: {EXPRESSIONS[case]}", {"tanh": torch.tanh})
-    arrays = [torch.from_numpy(a) for a in (X, Y, Z)]
-    return lambda x, y, z: function(*arrays).numpy()
-
-
-PEERS = {"numexpr": with_numexpr, "numba": with_numba, "jax": with_jax, "torch": with_torch}
-
-
-def checked(way: Callable[..., Any], case: str) -> Callable[..., Any]:
-    np.testing.assert_allclose(
-        np.asarray(way(X, Y, Z)), FUNCTIONS[case](X, Y, Z), rtol=2e-6, atol=1e-6
-    )
-    return way
-
-
-def ways_of(case: str, peers: bool) -> list[Way]:
-    compiled = checked(ok.compile(FUNCTIONS[case]), case)
-    names = {"x": X, "y": Y, "z": Z}
-    call = "f(x, y, z)"
-    ways = [
-        Way("NumPy", call, {**names, "f": FUNCTIONS[case]}),
-        Way("opkiln", call, {**names, "f": compiled}),
-        Way("opkiln out=", "f(x, y, z, out=o)", {**names, "f": compiled, "o": OUT}),
-    ]
+def ways_of(case: str, peers: Sequence[str]) -> list[Way]:
+    formula = CASES[case]
+    arrays = [X, Y, Z][: formula.operands]
+    ways = [numpy_way(formula, arrays), *opkiln_ways(formula, arrays)[:2]]
+    ways += [way for name in peers if (way := PEERS[name](formula, arrays)) is not None]
+    exact = formula.function(NUMPY)(*(a.astype(np.float64) for a in arrays))
+    for way in ways:
+        assert error(way, exact) < 2e-6, way.name
     if case == "1 op":  # the bare operator: the ratio that is asked for has no Python call in it
-        ways[0] = Way("NumPy", "x + y", names)
+        ways[0] = Way("NumPy", "x + y", ways[0].names)
     if case in numpy_out():
         ways.append(numpy_out()[case])
-    if peers:
-        for name, make in PEERS.items():
-            if have(name):
-                ways.append(Way(name, call, {**names, "f": checked(make(case), case)}))
     return ways
 
 
@@ -115,7 +60,8 @@ def main() -> None:
     options = arguments(__doc__, no_peers="leave out numexpr, numba, jax and torch")
     banner("Warm call: n = 16, float32, three inputs, one output; time and ratio to NumPy")
     # All cases in one set of rounds, so that ratios across cases hold too.
-    cases = {case: ways_of(case, not options.no_peers) for case in FUNCTIONS}
+    peers = () if options.no_peers else installed()
+    cases = {case: ways_of(case, peers) for case in CASES}
     flat = [
         Way(f"{case}|{way.name}", way.statement, way.names)
         for case, ways in cases.items()
@@ -130,8 +76,8 @@ def main() -> None:
             return "-"
         return f"{duration(timing.seconds)} ({timing.ratio(timings[f'{case}|NumPy']):.2f}x)"
 
-    rows = [[name, *(cell(case, name) for case in FUNCTIONS)] for name in order]
-    table(["way", *FUNCTIONS], [row for row in rows if set(row[1:]) != {"-"}])
+    rows = [[name, *(cell(case, name) for case in CASES)] for name in order]
+    table(["way", *CASES], [row for row in rows if set(row[1:]) != {"-"}])
     one = timings["1 op|NumPy"]
     ten_ops = timings["10 ops|opkiln"].ratio(timings["10 ops|NumPy"])
     with_out = timings["4 ops|opkiln out="].ratio(timings["1 op|NumPy out="])

@@ -48,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     with console.progress(len(every)) as now:
         for section, probe in every:
             now(section)
-            if section == "build" and any(c.state == probes.PROBLEM for c in found):
+            states = {(check.section, check.state) for check in found}
+            if section == "build" and ("compiler", probes.PROBLEM) in states:
                 continue  # it would say the same again
             # One cause may show in several probes.
             told = {check.text for check in found}

@@ -40,8 +40,8 @@ def every_check() -> Iterator[tuple[str, Callable[[], Iterator[Check]]]]:
     """The probes by section, in the order in which each makes sense of the next."""
     yield "versions", versions
     yield "settings", settings
-    yield "compiler", compilers
     yield "cache", cache
+    yield "compiler", compilers
     yield "build", build
     yield "CUDA", cuda
     yield "packages", packages
