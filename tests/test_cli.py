@@ -198,3 +198,14 @@ def test_demo_from_a_cold_cache(cache_dir: Path, tmp_path: Path) -> None:
     assert done.stdout.count("first call") == 4
     assert "with out=" in done.stdout
     assert "\x1b" not in done.stdout
+
+
+def test_warning_is_one_line(tmp_path: Path) -> None:
+    """A cache on a disk that cannot be written: the work is done, and standard error says so."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "f.py").write_text("def f(x):\n    return x + 1\n")
+    words = ("show", "f.py:f", "--shapes", "float32[3]")
+    done = opkiln(*words, cwd=tmp_path, OPKILN_CACHE_DIR=str(tmp_path / "file" / "cache"))
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("opkiln: warning: cache directory ") and "set OPKILN_CACHE_DIR" in line

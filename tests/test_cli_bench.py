@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import opkiln as ok
 from opkiln.runtime.cli import cases, chart, main, peers
 from opkiln.runtime.cli.cases import Case, Outcome, Result, measure
 from opkiln.runtime.cli.peers import NUMPY, PEERS, Formula, installed
@@ -135,6 +136,16 @@ def test_file_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert main(["bench", "--json", str(path)]) == 2
         out, err = capsys.readouterr()
         assert out == "" and f"--json {path}: cannot be written" in err
+
+
+def test_nothing_is_timed_under_a_wrong_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without kernels the figures would be those of the plain function."""
+    with ok.config.scope(disable=True):
+        for command in ("bench", "demo"):
+            assert main([command]) == 1
+            assert "nothing to time" in capsys.readouterr().err
 
 
 def test_installed_names_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from typing import TextIO
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 import opkiln
 from opkiln.runtime.cli import bench, cache, demo, doctor, show
@@ -19,13 +20,23 @@ from opkiln.runtime.cli.console import escaped
 
 COMMANDS = (demo, doctor, show, bench, cache)
 FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141  # the last two: 128 + the signal
+EPILOG = """\
+start with:
+  opkiln doctor                    is all there that is needed?
+  opkiln demo                      what does it do?
+  opkiln show FILE.py:FUNC ...     what becomes of my function?
+  opkiln COMMAND --help            what can a command do?
+
+exit status: 0 done, 1 failed, 2 wrong arguments, 130 interrupted, 141 nobody reads the output.
+Settings are variables of the environment, OPKILN_...; `opkiln doctor` shows those that are set."""
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="opkiln",
         description="Compiles NumPy functions and runs them from a cache.",
-        epilog="`opkiln COMMAND --help` explains a command.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and leave")
@@ -65,11 +76,33 @@ def _run(argv: Sequence[str] | None) -> int:
     from opkiln.runtime.errors import OpkilnError, UsageError
 
     try:
-        return int(arguments.run(arguments))
+        with _plain_warnings():
+            return int(arguments.run(arguments))
     except UsageError as error:
         return _failed(str(error), USAGE)
     except OpkilnError as error:
         return _failed(f"{type(error).__name__}: {error}", FAILED)
+
+
+@contextmanager
+def _plain_warnings() -> Generator[None]:
+    """Our warnings as one line; which line of ours gives them says nothing to a user."""
+    import warnings
+
+    from opkiln.runtime.errors import OpkilnWarning
+
+    usual = warnings.formatwarning
+
+    def formatted(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+        if issubclass(category, OpkilnWarning):
+            return f"opkiln: warning: {str(message).removeprefix('opkiln: ')}\n"
+        return usual(message, category, *where, **more)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def _failed(text: str, status: int) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import opkiln as ok
 from opkiln.runtime.cli.console import Console
-from opkiln.runtime.cli.peers import uncached
+from opkiln.runtime.cli.peers import require_kernels, uncached
 from opkiln.runtime.cli.timing import Way, duration, in_turns, times
 
 Array = npt.NDArray[Any]
@@ -85,11 +85,12 @@ def measure(step: Step, compiled: Callable[..., Any]) -> list[str]:
     return [step.title, duration(numpy.seconds), *ratios]
 
 
-def check(step: Step, compiled: Callable[..., Any]) -> str:
+def check(step: Step, compiled: ok.Compiled[..., Any]) -> str:
     """Runs the step once and compares with NumPy; raises if the result is worse than NumPy's."""
     start = time.perf_counter()
     got = compiled(step.argument)
     seconds = time.perf_counter() - start
+    require_kernels(compiled)
     exact = step.function(step.argument.astype(np.float64))
 
     def error(result: Array) -> float:

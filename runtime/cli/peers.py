@@ -163,12 +163,26 @@ def opkiln_ways(formula: Formula, arrays: Sequence[Array]) -> list[Way]:
     compiled = ok.compile(function)
     cached = _way("opkiln", compiled, arrays)
     out = np.empty_like(compiled(*arrays))
+    require_kernels(compiled)
     into = cached.statement.replace(")", ", out=out)")
     return [
         cached,
         Way("opkiln out=", into, {**cached.names, "out": out}),
         _way("opkiln uncached", uncached(function), arrays),
     ]
+
+
+def require_kernels(compiled: ok.Compiled[..., Any]) -> None:
+    """Refuse to time NumPy under our name.
+
+    Raises:
+        ToolchainNotFound: the calls so far did not run a kernel.
+    """
+    if compiled.info().fallbacks:
+        raise ok.errors.ToolchainNotFound(
+            "functions run uncompiled here, so there is nothing to time",
+            fix="`opkiln doctor` says why (no compiler, or OPKILN_DISABLE is set)",
+        )
 
 
 def uncached(function: Callable[..., Any]) -> Callable[..., Any]:
