@@ -143,6 +143,12 @@ def test_targets(target: str, node: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.usefixtures("model")
+def test_source_keeps_its_form(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = show(capsys, "model.py:Net.slow", "--shapes", "float32[3]")
+    assert "\ndef slow(self, x):\n    return x + self.w\n" in out
+
+
+@pytest.mark.usefixtures("model")
 def test_nested_arguments_have_names(capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = show(capsys, "model.py:two", "--shapes", "(float32[3], float32[4,1])", "k=1.5")
     assert "%0 = pair[0] " in out and "%1 = pair[1] " in out

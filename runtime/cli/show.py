@@ -123,6 +123,7 @@ def _signature(function: Any) -> str:
 
 def _stages(lowering: Lowering, function: Any, title: str, console: Console) -> None:
     import inspect
+    import textwrap
     from pathlib import Path
 
     names = lowering.names
@@ -135,7 +136,7 @@ def _stages(lowering: Lowering, function: Any, title: str, console: Console) -> 
     try:
         lines, first = inspect.getsourcelines(inspect.unwrap(function))
         console.line(near(f"{inspect.getsourcefile(inspect.unwrap(function))}:{first}"), "dim")
-        console.code(inspect.cleandoc("".join(lines)), "python")
+        console.code(textwrap.dedent("".join(lines)), "python")
     except (OSError, TypeError):
         console.line("its source is not in a file", "dim")
     console.title("2. Traced: what the function does, one operation a line")

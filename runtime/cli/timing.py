@@ -69,4 +69,4 @@ def duration(seconds: float) -> str:
 
 def times(ratio: float) -> str:
     """A ratio as people read it."""
-    return f"{ratio:.2f}x" if ratio < 9.995 else f"{ratio:.0f}x"
+    return f"{ratio:.2f}x" if ratio < 9.995 else f"{ratio:,.0f}x"
