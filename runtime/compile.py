@@ -15,7 +15,7 @@ import numpy as np
 
 from opkiln import native
 from opkiln.ops.record import record
-from opkiln.runtime import blame, debug
+from opkiln.runtime import blame, debug, interop
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import (
     ArgumentError,
@@ -257,12 +257,9 @@ class Function(Generic[P, R]):
         """Called while another function is traced: this one becomes part of it."""
         return self.fn(*args, **kwargs)
 
-    def export(self, module: str, array: Array) -> Any:
-        """A result as the kind of tensor that the arguments were, if their module takes DLPack."""
-        import importlib
-
-        from_dlpack = getattr(importlib.import_module(module), "from_dlpack", None)
-        return array if from_dlpack is None else from_dlpack(array)
+    def export(self, library: str, array: Array) -> Any:
+        """A result as the kind of array that the arguments were."""
+        return interop.export(library, array)
 
     def host_error(self, record: Record, kind: str, register: int, values: tuple[int, ...]) -> None:
         """Raise what a failed size or scalar computation means, naming the user's line."""

@@ -1,7 +1,7 @@
 #include "face/arrays.h"
 
 #include "core/alias.h"
-#include "face/dlpack.h"
+#include "face/doors.h"
 #include "face/errors.h"
 
 namespace opkiln::face {
@@ -18,6 +18,14 @@ PyObject* shape_tuple(int ndim, const npy_intp* shape) {
   return tuple.release();
 }
 
+bool offers_memory(PyObject* o) {
+  if (PyObject_CheckBuffer(o)) return true;
+  for (const char* name : {"__dlpack__", "__array_interface__", "__array_struct__"}) {
+    if (PyObject_HasAttrString(o, name)) return true;
+  }
+  return false;
+}
+
 // The array behind one entry of out=; null with an error set.
 PyArrayObject* out_array(CallArgs& call, PyObject* o) {
   PyObject* array = o;
@@ -28,14 +36,12 @@ PyArrayObject* out_array(CallArgs& call, PyObject* o) {
     if (!array) return nullptr;
     call.keep(array);
   } else if (!PyArray_CheckExact(o)) {
-    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(o));
-    const bool foreign = !PyArray_Check(o) && PyObject_HasAttrString(type, "__dlpack__");
-    if (!foreign) {
+    if (PyArray_Check(o) || !offers_memory(o)) {
       raise(Err::argument, "pass an ndarray to write to",
             "out: return arrays must be of ArrayType, got %s", Py_TYPE(o)->tp_name);
       return nullptr;
     }
-    array = array_from_dlpack(o, true);
+    array = array_to_write(call, o);
     if (!array) {
       raise_at(nullptr, nullptr);
       return nullptr;
@@ -44,7 +50,8 @@ PyArrayObject* out_array(CallArgs& call, PyObject* o) {
   }
   PyArrayObject* a = as_array(array);
   if (!PyArray_ISWRITEABLE(a)) {
-    raise(Err::readonly, "pass a writable array", "out: output array is read-only");
+    raise(Err::readonly, "pass a writable array, or use the returned one",
+          "out: output array is read-only");
     return nullptr;
   }
   if (!(PyArray_FLAGS(a) & (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_F_CONTIGUOUS))) {

@@ -15,6 +15,7 @@
 namespace opkiln::face {
 
 struct Compiled;
+struct Origin;
 
 constexpr int kMaxRank = 16;
 constexpr uint8_t kNoCode = 0xff;
@@ -52,11 +53,13 @@ struct CallArgs {
   Small<uint64_t, 160> key;
   Small<PyObject*, 24> leaf;  // every leaf, in order
   Small<char, 24> kind;       // its letter: a i u f s
-  Small<PyArrayObject*, 24> arrays;
+  Small<PyArrayObject*, 24> arrays;  // null: borrowed, until materialise() is asked
   Small<char*, 24> data;     // of each array
   Small<uint64_t, 24> weak;  // int64, uint64 or double bits of each weak scalar
   Small<PyObject*, 8> owned;
-  PyObject* foreign = nullptr;  // name of the library whose arrays came in ("torch"), or null
+  const Origin* origin = nullptr;  // whose arrays came in, or null
+  int torch_is_watching = -1;        // unknown before the first tensor
+  bool borrowed = false;             // some of `arrays` are null
   uint64_t copies = 0;
   size_t args_size = 0;  // words of the key before those of out=
   int param = 0;         // being flattened, for messages
@@ -64,7 +67,6 @@ struct CallArgs {
   explicit CallArgs(uint64_t function_id) { key.push_reserved(function_id); }
   ~CallArgs() {
     for (PyObject* o : owned) Py_DECREF(o);
-    Py_XDECREF(foreign);
   }
   void keep(PyObject* stolen) { owned.push(stolen); }
 

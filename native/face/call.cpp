@@ -3,6 +3,8 @@
 
 #include "core/errors.h"
 #include "core/table.h"
+#include "face/dlpack.h"
+#include "face/doors.h"
 #include "face/errors.h"
 #include "face/gil.h"
 
@@ -84,10 +86,11 @@ bool present(Computation& c, Record* record) {
     PyObject* result = c.results[k];
     if (c.outs && c.outs->given[k]) {
       shown = Py_NewRef(c.outs->given[k]);
-    } else if (c.call.foreign) {
+    } else if (c.call.origin) {
+      if (!PyArray_Check(result) && !PyArray_IsScalar(result, Generic)) continue;  // made so
       Ref array(PyArray_FromAny(result, nullptr, 0, 0, 0, nullptr));
       if (!array) return false;
-      shown = call_hook(c.self, g_hooks.export_, c.call.foreign, array.get()).release();
+      shown = call_hook(c.self, g_hooks.export_, c.call.origin->name, array.get()).release();
     } else if (PyArray_CheckExact(result) && PyArray_NDIM(as_array(result)) == 0) {
       shown = PyArray_Return(as_array(Py_NewRef(result)));
       if (!shown) return false;
@@ -149,7 +152,11 @@ bool bind_outs(Computation& c, Record* record, core::Executor& x) {
     if (c.direct && c.outs->arrays[k]) {
       c.results.push(Py_NewRef(c.outs->given[k]));
       x.outs()[k] = PyArray_BYTES(c.outs->arrays[k]);
-    } else if (spec.ndim == 0 && !c.call.foreign && !(c.outs && c.outs->arrays[k])) {
+    } else if (c.call.origin && c.call.origin->api && !(c.outs && c.outs->arrays[k])) {
+      PyObject* made = fresh_in(*c.call.origin->api, spec, &x.outs()[k]);
+      if (!made) return false;
+      c.results.push(made);
+    } else if (spec.ndim == 0 && !c.call.origin && !(c.outs && c.outs->arrays[k])) {
       c.cells.push_reserved(0);
       c.results.push(nullptr);
       x.outs()[k] = reinterpret_cast<char*>(c.cells.end() - 1);
@@ -235,7 +242,7 @@ PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs
   if (OPKILN_UNLIKELY(c.cells.size() != 0) && !make_scalars(c, x)) return nullptr;
   lease.release();
   if (OPKILN_UNLIKELY(faults != 0)) report_faults(self, record, faults);
-  if (OPKILN_UNLIKELY((outs && !direct) || call.foreign) && !present(c, record)) return nullptr;
+  if (OPKILN_UNLIKELY((outs && !direct) || call.origin) && !present(c, record)) return nullptr;
   return assemble(c, record, numbers);
 }
 

@@ -76,7 +76,7 @@ PyObject* into_outs(const OutArgs& outs, Direct&& direct, Copied&& copied) {
 bool bind_captures(Compiled* self, CallArgs& call, Record* record, core::Executor& x);
 
 // The leaves as a list, for hooks (new reference or null).
-PyObject* leaves_list(const CallArgs& call);
+PyObject* leaves_list(CallArgs& call);
 
 // Calls frontend.<name>(...) with up to four arguments; throws PythonError when it raises.
 Ref call_hook(Compiled* self, PyObject* name, PyObject* a, PyObject* b, PyObject* c = nullptr,

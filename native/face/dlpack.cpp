@@ -7,52 +7,12 @@ namespace opkiln::face {
 
 namespace {
 
-// The DLPack ABI (dlpack.h 1.0), legacy and versioned.
-struct DLDevice {
-  int32_t device_type;
-  int32_t device_id;
-};
-struct DLDataType {
-  uint8_t code;
-  uint8_t bits;
-  uint16_t lanes;
-};
-struct DLTensor {
-  void* data;
-  DLDevice device;
-  int32_t ndim;
-  DLDataType dtype;
-  int64_t* shape;
-  int64_t* strides;  // in elements; null means C order
-  uint64_t byte_offset;
-};
-struct DLManagedTensor {
-  DLTensor dl_tensor;
-  void* manager_ctx;
-  void (*deleter)(DLManagedTensor*);
-};
-struct DLManagedTensorVersioned {
-  uint32_t major, minor;
-  void* manager_ctx;
-  void (*deleter)(DLManagedTensorVersioned*);
-  uint64_t flags;
-  DLTensor dl_tensor;
-};
-// DLPack 1.3's table of C functions, found on the type; spares two Python calls per tensor.
-struct DLPackExchangeAPI {
-  uint32_t major, minor;
-  void* previous;
-  void* allocator;
-  int (*from_py_object)(void* py_object, DLManagedTensorVersioned** out);
-  // further members are not used here
-};
-constexpr int32_t kDLCPU = 1;
-constexpr const char* kExchange = "dlpack_exchange_api";
-constexpr uint64_t kReadOnly = 1;
-constexpr const char* kLegacy = "dltensor";
-constexpr const char* kVersioned = "dltensor_versioned";
 constexpr const char* kOurLegacy = "opkiln.dltensor";
 constexpr const char* kOurVersioned = "opkiln.dltensor_versioned";
+
+constexpr DLDataType kDLTypeOfCode[] = {{6, 8, 1},  {0, 8, 1},  {0, 16, 1}, {0, 32, 1},
+                                        {0, 64, 1}, {1, 8, 1},  {1, 16, 1}, {1, 32, 1},
+                                        {1, 64, 1}, {2, 32, 1}, {2, 64, 1}};
 
 template <class Managed>
 void destroy(PyObject* capsule) {
@@ -77,36 +37,6 @@ PyObject* adopt(PyObject* capsule, const char* name, const char* used, const cha
     return nullptr;
   }
   return owner;
-}
-
-int type_num_of(const DLDataType& t) {
-  if (t.lanes != 1) return NPY_NOTYPE;
-  switch (t.code << 8 | t.bits) {
-    case 0 << 8 | 8:
-      return NPY_INT8;
-    case 0 << 8 | 16:
-      return NPY_INT16;
-    case 0 << 8 | 32:
-      return NPY_INT32;
-    case 0 << 8 | 64:
-      return NPY_INT64;
-    case 1 << 8 | 8:
-      return NPY_UINT8;
-    case 1 << 8 | 16:
-      return NPY_UINT16;
-    case 1 << 8 | 32:
-      return NPY_UINT32;
-    case 1 << 8 | 64:
-      return NPY_UINT64;
-    case 2 << 8 | 32:
-      return NPY_FLOAT;
-    case 2 << 8 | 64:
-      return NPY_DOUBLE;
-    case 6 << 8 | 8:
-      return NPY_BOOL;
-    default:
-      return NPY_NOTYPE;
-  }
 }
 
 PyObject* wrap(PyObject* source, const DLTensor& t, bool readonly, Ref owner) {
@@ -168,75 +98,6 @@ PyObject* capsule_of(PyObject* o) {
   return PyObject_CallNoArgs(method.get());
 }
 
-// An exporter's own error (no storage, another device) as ours, its first line kept. Returns null.
-PyObject* export_error(PyObject* o) {
-  if (!PyErr_Occurred()) {
-    return raise(Err::argument, nullptr, "the memory of a %s cannot be used", Py_TYPE(o)->tp_name);
-  }
-  if (!PyErr_ExceptionMatches(PyExc_RuntimeError) && !PyErr_ExceptionMatches(PyExc_BufferError)) {
-    return nullptr;
-  }
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  Ref text(value ? PyObject_Str(value) : nullptr);
-  Ref lines(text ? PyUnicode_Splitlines(text.get(), 0) : nullptr);
-  if (!lines || PyList_GET_SIZE(lines.get()) == 0) {
-    PyErr_Clear();
-    PyErr_Restore(type, value, traceback);
-    return nullptr;
-  }
-  Py_XDECREF(type);
-  Py_XDECREF(value);
-  Py_XDECREF(traceback);
-  return raise(Err::argument, "pass a dense array on the CPU",
-               "the memory of a %s cannot be used: %U", Py_TYPE(o)->tp_name,
-               PyList_GET_ITEM(lines.get(), 0));
-}
-
-// torch marks some views as "negated, not yet done", and its export drops the mark.
-int check_negation(PyObject* o) {
-  Ref answer(PyObject_CallMethod(o, "is_neg", nullptr));
-  if (!answer) {
-    PyErr_Clear();
-    return 0;
-  }
-  if (answer.get() != Py_True) return 0;
-  raise(Err::argument, "pass x.resolve_neg()",
-        "expected plain values, got a %s with its negative bit set", Py_TYPE(o)->tp_name);
-  return -1;
-}
-
-// The C functions of exactly this type (a subclass may mean something else by __dlpack__), or null.
-const DLPackExchangeAPI* exchange_of(PyObject* o) {
-  static PyObject* name = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
-  PyObject* dict = Py_TYPE(o)->tp_dict;
-  PyObject* capsule = name && dict ? PyDict_GetItemWithError(dict, name) : nullptr;
-  if (!capsule || !PyCapsule_IsValid(capsule, kExchange)) {
-    PyErr_Clear();
-    return nullptr;
-  }
-  const auto* api = static_cast<DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule, kExchange));
-  return api->major == 1 && api->from_py_object ? api : nullptr;
-}
-
-// 0 fine, -1 refused with an error set.
-int check_grad(PyObject* o) {
-  Ref needs_grad(PyObject_GetAttrString(o, "requires_grad"));
-  if (!needs_grad) {
-    PyErr_Clear();
-  } else {
-    const int yes = PyObject_IsTrue(needs_grad.get());
-    if (yes < 0) return -1;
-    if (yes) {
-      raise(Err::argument, "pass x.detach()",
-            "expected a tensor without requires_grad, got a %s that requires grad",
-            Py_TYPE(o)->tp_name);
-      return -1;
-    }
-  }
-  return 0;
-}
-
 int check_device(PyObject* o) {
   Ref device(PyObject_CallMethod(o, "__dlpack_device__", nullptr));
   if (!device) return -1;
@@ -262,7 +123,11 @@ PyObject* wrap_versioned(PyObject* o, DLManagedTensorVersioned* m, bool writable
     return raise(Err::argument, nullptr, "expected DLPack version 1, got version %u.%u", m->major,
                  m->minor);
   }
-  const bool readonly = (m->flags & kReadOnly) != 0;
+  const bool readonly = (m->flags & kDLReadOnly) != 0;
+  if (writable && (m->flags & kDLCopied)) {
+    return raise(Err::readonly, "pass an array whose own memory can be written",
+                 "the %s exports a copy of its memory", Py_TYPE(o)->tp_name);
+  }
   if (readonly && writable) {
     return raise(Err::readonly, "pass a writable array", "the %s is read-only",
                  Py_TYPE(o)->tp_name);
@@ -270,43 +135,61 @@ PyObject* wrap_versioned(PyObject* o, DLManagedTensorVersioned* m, bool writable
   return wrap(o, m->dl_tensor, readonly, std::move(owner));
 }
 
-// The class whose export is used: a user's subclass of a library's tensor gives that library's.
-PyObject* exporter_of(PyObject* o) {
-  PyObject* mro = Py_TYPE(o)->tp_mro;
-  for (Py_ssize_t i = 0; mro && i < PyTuple_GET_SIZE(mro); i++) {
-    PyObject* cls = PyTuple_GET_ITEM(mro, i);
-    Ref dict(PyObject_GetAttrString(cls, "__dict__"));
-    if (dict && PyMapping_HasKeyString(dict.get(), "__dlpack__")) return cls;
-    PyErr_Clear();
-  }
-  return reinterpret_cast<PyObject*>(Py_TYPE(o));
-}
-
 }  // namespace
 
-PyObject* array_from_dlpack(PyObject* o, bool writable) {
-  if (check_grad(o) < 0 || check_negation(o) < 0) return nullptr;
-  if (const DLPackExchangeAPI* api = exchange_of(o)) {
-    DLManagedTensorVersioned* m = nullptr;
-    if (api->from_py_object(o, &m) != 0 || !m) return export_error(o);
-    PyObject* owner = PyCapsule_New(m, kOurVersioned, destroy<DLManagedTensorVersioned>);
-    if (!owner) {
-      m->deleter(m);
-      return nullptr;
-    }
-    return wrap_versioned(o, m, writable, Ref(owner));
+int type_num_of(const DLDataType& t) {
+  if (t.lanes != 1) return NPY_NOTYPE;
+  switch (t.code << 8 | t.bits) {
+    case 0 << 8 | 8:
+      return NPY_INT8;
+    case 0 << 8 | 16:
+      return NPY_INT16;
+    case 0 << 8 | 32:
+      return NPY_INT32;
+    case 0 << 8 | 64:
+      return NPY_INT64;
+    case 1 << 8 | 8:
+      return NPY_UINT8;
+    case 1 << 8 | 16:
+      return NPY_UINT16;
+    case 1 << 8 | 32:
+      return NPY_UINT32;
+    case 1 << 8 | 64:
+      return NPY_UINT64;
+    case 2 << 8 | 32:
+      return NPY_FLOAT;
+    case 2 << 8 | 64:
+      return NPY_DOUBLE;
+    case 6 << 8 | 8:
+      return NPY_BOOL;
+    default:
+      return NPY_NOTYPE;
   }
+}
+
+PyObject* array_from_exchange(PyObject* o, const DLPackExchangeAPI& api, bool writable) {
+  DLManagedTensorVersioned* m = nullptr;
+  if (api.managed_from_object(o, &m) != 0 || !m) return nullptr;
+  PyObject* owner = PyCapsule_New(m, kOurVersioned, destroy<DLManagedTensorVersioned>);
+  if (!owner) {
+    if (m->deleter) m->deleter(m);
+    return nullptr;
+  }
+  return wrap_versioned(o, m, writable, Ref(owner));
+}
+
+PyObject* array_from_capsule(PyObject* o, bool writable) {
   if (check_device(o) < 0) return nullptr;
   Ref capsule(capsule_of(o));
-  if (!capsule) return export_error(o);
-  if (PyCapsule_IsValid(capsule.get(), kVersioned)) {
+  if (!capsule) return nullptr;
+  if (PyCapsule_IsValid(capsule.get(), kDLVersioned)) {
     DLManagedTensorVersioned* m = nullptr;
-    Ref owner(adopt(capsule.get(), kVersioned, "used_dltensor_versioned", kOurVersioned, &m));
+    Ref owner(adopt(capsule.get(), kDLVersioned, "used_dltensor_versioned", kOurVersioned, &m));
     return owner ? wrap_versioned(o, m, writable, std::move(owner)) : nullptr;
   }
-  if (PyCapsule_IsValid(capsule.get(), kLegacy)) {
+  if (PyCapsule_IsValid(capsule.get(), kDLLegacy)) {
     DLManagedTensor* m = nullptr;
-    Ref owner(adopt(capsule.get(), kLegacy, "used_dltensor", kOurLegacy, &m));
+    Ref owner(adopt(capsule.get(), kDLLegacy, "used_dltensor", kOurLegacy, &m));
     if (!owner) return nullptr;
     return wrap(o, m->dl_tensor, false, std::move(owner));
   }
@@ -314,13 +197,32 @@ PyObject* array_from_dlpack(PyObject* o, bool writable) {
                Py_TYPE(o)->tp_name);
 }
 
-PyObject* library_of(PyObject* o) {
-  Ref module(PyObject_GetAttrString(exporter_of(o), "__module__"));
-  if (!module) return nullptr;
-  if (!PyUnicode_Check(module.get())) return PyUnicode_FromString("unknown");
-  const Py_ssize_t n = PyUnicode_GET_LENGTH(module.get());
-  const Py_ssize_t dot = PyUnicode_FindChar(module.get(), '.', 0, n, 1);
-  return PyUnicode_Substring(module.get(), 0, dot >= 0 ? dot : n);
+PyObject* fresh_in(const DLPackExchangeAPI& api, const core::OutSpec& spec, char** data) {
+  // One block: the description, then the elements on a cache line of their own.
+  struct Block {
+    DLManagedTensorVersioned managed;
+    int64_t shape[kMaxRank], strides[kMaxRank];
+  };
+  constexpr size_t kLine = 64;
+  constexpr size_t kHead = (sizeof(Block) + kLine - 1) / kLine * kLine;
+  const size_t bytes = static_cast<size_t>(spec.nbytes);
+  void* memory = bytes > PTRDIFF_MAX - kHead - kLine
+                     ? nullptr
+                     : std::aligned_alloc(kLine, kHead + (bytes + kLine - 1) / kLine * kLine);
+  if (!memory) return PyErr_NoMemory();
+  auto* block = new (memory) Block;
+  *data = static_cast<char*>(memory) + kHead;
+  const DLDataType type = kDLTypeOfCode[static_cast<int>(spec.dtype)];
+  for (int i = 0; i < spec.ndim; i++) {
+    block->shape[i] = spec.shape[i];
+    block->strides[i] = spec.strides[i] / (type.bits / 8);
+  }
+  const auto deleter = [](DLManagedTensorVersioned* m) { std::free(m); };  // on any thread
+  block->managed = {1, 0, nullptr, deleter, 0, {}};
+  block->managed.dl_tensor = {*data, {kDLCPU, 0}, spec.ndim, type, block->shape, block->strides, 0};
+  void* object = nullptr;
+  if (api.object_from_managed(&block->managed, &object) != 0) return nullptr;
+  return static_cast<PyObject*>(object);
 }
 
 }  // namespace opkiln::face

@@ -1,16 +1,22 @@
-// In: an object with __dlpack__ (a torch CPU tensor); out: an ndarray over the same memory that
-// keeps the exporter's memory alive.
+// In: an object that exports DLPack; out: an ndarray over the same memory that keeps it alive. And
+// back: memory for a result as another library's array.
 #pragma once
 
+#include "core/executor.h"
 #include "face/common.h"
+#include "face/dlpack_abi.h"
 
 namespace opkiln::face {
 
-// New reference; null with an error set when the object refuses or its memory is not ours to use
-// (not on the CPU, needs gradients, unsupported dtype). `writable`: a read-only export is refused.
-PyObject* array_from_dlpack(PyObject* o, bool writable);
+// Each gives a new reference; null with an error set when the exporter refuses or its memory is not
+// ours to use (not on the CPU, an unsupported dtype). `writable`: it will be written.
+PyObject* array_from_exchange(PyObject* o, const DLPackExchangeAPI& api, bool writable);
+PyObject* array_from_capsule(PyObject* o, bool writable);
 
-// "torch" for torch.Tensor: the first part of the type's module (new reference or null).
-PyObject* library_of(PyObject* o);
+// NumPy's type number, NPY_NOTYPE for what we do not compute with.
+int type_num_of(const DLDataType& t);
+
+// Fresh memory in the library's type, and where it lies; null with an error set.
+PyObject* fresh_in(const DLPackExchangeAPI& api, const core::OutSpec& spec, char** data);
 
 }  // namespace opkiln::face

@@ -16,6 +16,7 @@ struct ErrorRow {
 };
 
 const ErrorRow kRows[] = {
+    {"OpkilnError", &PyExc_Exception},
     {"ArgumentError", &PyExc_TypeError},      {"UnsupportedDType", &PyExc_TypeError},
     {"ShapeError", &PyExc_ValueError},        {"ReadOnlyError", &PyExc_ValueError},
     {"DeviceMismatch", &PyExc_ValueError},    {"TraceError", &PyExc_TypeError},
@@ -69,11 +70,18 @@ PyObject* raise(Err kind, const char* fix, const char* format, ...) {
   return nullptr;
 }
 
+bool is_ours() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);  // finding the class may run Python
+  const bool ours = type && PyErr_GivenExceptionMatches(type, error_class(Err::any));
+  PyErr_Restore(type, value, traceback);
+  return ours;
+}
+
 void raise_at(PyObject* frontend, const char* parameter) {
+  const bool ours = is_ours();
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
-  bool ours = false;
-  for (const PyObject* cls : g_classes) ours |= cls && cls == type;
   Ref text(ours && value ? PyObject_Str(value) : nullptr);
   Ref name(text && parameter ? function_name(frontend) : nullptr);
   PyObject* longer = nullptr;

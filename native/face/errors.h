@@ -7,6 +7,7 @@
 namespace opkiln::face {
 
 enum class Err : int {
+  any,           // OpkilnError, the base of all
   argument,      // ArgumentError, TypeError
   dtype,         // UnsupportedDType, TypeError
   shape,         // ShapeError, ValueError
@@ -31,7 +32,10 @@ PyObject* error_class(Err kind);
 // PyUnicode_FromFormat's. A fix, when given, becomes the sentence "how to fix: ...".
 PyObject* raise(Err kind, const char* fix, const char* format, ...);
 
-// Puts "f(): argument 'x': " before the message of the error that is set, if raise() made it;
+// The error that is set is one of opkiln's.
+bool is_ours();
+
+// Puts "f(): argument 'x': " before the message of the error that is set, if it is ours;
 // without a parameter's name, "out: ".
 void raise_at(PyObject* frontend, const char* parameter);
 

@@ -3,7 +3,7 @@
 
 #include "face/arrays.h"
 #include "face/compiled.h"
-#include "face/dlpack.h"
+#include "face/doors.h"
 #include "face/errors.h"
 
 namespace opkiln::face {
@@ -210,13 +210,13 @@ int is_enum(PyObject* o) {
 }
 
 Bound add_foreign(Compiled* self, CallArgs& call, PyObject* o) {
-  PyObject* array = array_from_dlpack(o, false);
-  if (!array) {
+  PyObject* array;
+  if (!read_foreign(call, o, &array)) {
     raise_at(self->frontend, param_name(self, call.param));
     return Bound::error;
   }
+  if (!array) return Bound::ok;
   call.keep(array);
-  if (!call.foreign && !(call.foreign = library_of(o))) return Bound::error;
   if (!usable_as_is(as_array(array))) return add_awkward_array(self, call, as_array(array));
   call.add_array(array, as_array(array));
   return Bound::ok;
@@ -224,6 +224,8 @@ Bound add_foreign(Compiled* self, CallArgs& call, PyObject* o) {
 
 // Everything that is not one of the common exact types.
 Bound add_unusual(Compiled* self, CallArgs& call, PyObject* o) {
+  const bool is_self = self->has_self && call.key.size() == 1;  // not an item of an argument
+  if (!is_self && known_door(Py_TYPE(o))) return add_foreign(self, call, o);
   if (PyArray_IsScalar(o, Generic)) return add_numpy_scalar(self, call, o);
   if (PyArray_Check(o)) {
     const int mapped = is_memmap(o);
@@ -249,7 +251,7 @@ Bound add_unusual(Compiled* self, CallArgs& call, PyObject* o) {
     return refuse(self, call, Err::not_yet, "pass the real and imaginary parts as two arguments",
                   "complex numbers are not supported yet, got ", o);
   }
-  if (self->has_self && call.key.size() == 1) {  // the first argument itself, not an item of it
+  if (is_self) {
     const int64_t id = self->inside->interns.id_of_identity(o);
     if (id < 0) return Bound::error;
     push_static(call, Py_NewRef(o), id);
@@ -259,13 +261,7 @@ Bound add_unusual(Compiled* self, CallArgs& call, PyObject* o) {
     return refuse_type(self, call, "pass a plain tuple, list or dict, for example tuple(x)",
                        "expected a plain container, got the subclass ", o);
   }
-  if (type_has(o, "to_numpy")) {
-    return refuse_type(self, call, "pass x.to_numpy()", "expected an array, got ", o);
-  }
-  if (type_has(o, "__dlpack__")) return add_foreign(self, call, o);
-  return refuse_type(self, call,
-                     "pass an array or a number, or name the parameter in compile(static=...)",
-                     "cannot use an object of type ", o);
+  return add_foreign(self, call, o);
 }
 
 }  // namespace

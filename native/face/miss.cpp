@@ -1,6 +1,7 @@
 // The miss path of a call: signature, trace, instantiate, build, instantiate again.
 #include "core/errors.h"
 #include "face/call.h"
+#include "face/doors.h"
 #include "face/errors.h"
 #include "face/gil.h"
 #include "face/module.h"
@@ -93,7 +94,8 @@ bool captures_unchanged(Compiled* self, Record* record) {
 
 }  // namespace
 
-PyObject* leaves_list(const CallArgs& call) {
+PyObject* leaves_list(CallArgs& call) {
+  if (!materialise(call)) return nullptr;
   const size_t n = call.leaf.size();
   PyObject* list = PyList_New(static_cast<Py_ssize_t>(n));
   for (size_t i = 0; list && i < n; i++) {
@@ -141,6 +143,7 @@ struct Prepared {
   Prepared(Compiled* self, CallArgs& call, const OutArgs* given) {
     std::vector<uint64_t> signature;
     signature_of_key(call.key.data(), call.key.size(), signature);
+    if (!materialise(call)) throw PythonError{};
     for (PyArrayObject* a : call.arrays) args.push(view_of(a));
     record.reset(matching(self, signature, args));
     if (!record.get()) trace(self, call, signature, args, record);

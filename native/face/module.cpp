@@ -13,6 +13,7 @@
 
 #include "core/table.h"
 #include "face/arrays.h"
+#include "face/doors.h"
 #include "face/call.h"
 #include "face/compiled.h"
 #include "face/errors.h"
@@ -205,6 +206,14 @@ NB_MODULE(_core, m) {
   bind_plan(m);
   bind_events(m);
   bind_limits(m);
+  m.def(
+      "foreign_array",
+      [](nb::handle o) {
+        PyObject* array = foreign_array(o.ptr());
+        if (!array) throw nb::python_error();
+        return nb::steal(array);
+      },
+      "array"_a, "An ndarray over the memory of another library's array.");
   if (add_compiled_type(m.ptr()) < 0) throw nb::python_error();
 }
 

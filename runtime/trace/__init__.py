@@ -243,6 +243,8 @@ def _collect(session: Session, value: Any, outputs: dict[Node, int]) -> Any:
             f"a {kind.__name__} is returned",
             "return arrays in plain tuples, lists and dicts, and build other objects outside",
         )
+    elif hasattr(kind, "__dlpack__"):
+        node = session.capture_foreign(value)
     elif hasattr(value, "__next__") or hasattr(value, "__await__"):
         raise failure_at_return(
             session, f"a {kind.__name__} is returned", "return a tuple or list of its values"

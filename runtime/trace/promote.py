@@ -13,6 +13,7 @@ import numpy as np
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpRow
 from opkiln.ops.table import ELEMENTWISE
+from opkiln.runtime import interop
 from opkiln.runtime.errors import (
     HostRangeError,
     IntegerPowerError,
@@ -145,8 +146,9 @@ def operand(session: Session, value: Any) -> Operand:
         raise failure(NotYet, f"complex numbers are not supported yet, got {value!r}")
     if is_a(value, list, tuple):
         _refuse_scalars(session, value)
-    if is_a(value, list, tuple) or hasattr(value, "__array__"):
         return session.capture(np.asarray(value), owner=value)
+    if interop.offers_memory(value):
+        return session.capture_foreign(value)
     raise failure(
         TraceError,
         f"cannot compute with a {kind.__name__}: expected an array or a number, got {value!r:.60}",

@@ -14,6 +14,7 @@ import opkiln.ops
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpDef
 from opkiln.ops.dtypes import DTYPES, SUPPORTED
+from opkiln.runtime import interop
 from opkiln.runtime.errors import OpkilnError, ShapeError, TraceError, UnsupportedDType
 from opkiln.runtime.graph import Node, make, topological
 from opkiln.runtime.infer import graph_input
@@ -170,6 +171,19 @@ class Session:
         self.captures.append(array)
         self._captured[id(owner)] = (owner, node)
         return node
+
+    def capture_foreign(self, value: Any) -> Node:
+        """The hidden input of another library's array.
+
+        Raises:
+            OpkilnError: of the kind and with the advice that it would have as an argument.
+        """
+        try:
+            array = interop.captured(value)
+        except OpkilnError as error:
+            text, _, fix = str(error).partition("\n  how to fix: ")
+            raise failure(type(error), f"captured array: {text}", fix=fix) from None
+        return self.capture(array, owner=value)
 
     def scalars(self, node: Node) -> list[int]:
         """Which scalar arguments a value comes from."""

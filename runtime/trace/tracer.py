@@ -263,6 +263,10 @@ class Tracer(Operators, ArrayValue):
         "drop np.asarray (np.array, np.ascontiguousarray): this is an array already, and "
         "x.astype(dtype) converts it",
     )
+    __jax_array__ = _advice(
+        "arithmetic between a JAX array and a traced array: JAX needs a real array",
+        "write x + w, or np.add(w, x), with the traced array x in charge",
+    )
     __iter__ = __contains__ = _advice(
         "iteration over a traced array, whose length is known only when the compiled function runs",
         "compute on the whole array, with x.sum(axis) or np.where(...)",
