@@ -92,8 +92,8 @@ def check_tensor(tensor: Any, written: bool) -> None:
         ArgumentError: the values that a kernel reads, or the record, would be wrong.
     """
     import torch
-    from torch.autograd import forward_ad
 
+    forward_ad: Any = torch.autograd.forward_ad
     name = type(tensor).__name__
     _refuse_transformed(tensor, name)
     _refuse_recording(torch)
@@ -203,9 +203,10 @@ def _refuse_transformed(tensor: Any, name: str) -> None:
     """Refuse what torch.func puts in the place of a tensor."""
     import torch
 
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    if wrapped or torch._is_functional_tensor(tensor):
         raise ArgumentError(
-            f"expected an ordinary tensor, got a {name} inside torch.func (vmap, grad, jvp)",
+            f"expected an ordinary tensor, got a {name} inside torch.func (vmap, grad, ...)",
             fix="call the function outside of the transform; it takes whole batches itself",
         )
 
@@ -234,7 +235,9 @@ def _refuse_torch_memory(tensor: Any, cls: type) -> None:
             fix="pass x.to_padded_tensor(0.0), or its parts one by one",
         )
     if tensor.is_quantized:
-        raise ArgumentError(f"expected plain values, got a quantized {name}", fix="pass x.dequantize()")
+        raise ArgumentError(
+            f"expected plain values, got a quantized {name}", fix="pass x.dequantize()"
+        )
     if tensor.layout is not torch.strided:
         raise ArgumentError(
             f"expected a dense {name}, got layout {tensor.layout}", fix="pass x.to_dense()"
@@ -246,5 +249,3 @@ def _refuse_torch_memory(tensor: Any, cls: type) -> None:
             if tensor.device.type == "meta"
             else "move it to the CPU first: x.cpu()",
         )
-
-

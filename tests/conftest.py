@@ -14,6 +14,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
+PEERS = ("torch", "jax", "pandas", "xarray")  # real ones are there in CI
 CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
 _OWN_CACHE = (
     "PYTEST_OPKILN_CACHE_OWNER"  # set by the process that made the cache, seen by its workers
@@ -31,10 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if CI and importlib.util.find_spec("torch") is None:
+    missing = [name for name in PEERS if importlib.util.find_spec(name) is None]
+    if CI and missing:
         raise pytest.UsageError(
-            "CI is set but torch is not installed, so its tests would be skipped: "
-            "pip install torch==2.13.0 first (as .ci/run does), or unset CI"
+            f"CI is set but {', '.join(missing)} is not installed, so its tests would be skipped: "
+            "pip install it first (as .ci/run does), or unset CI"
         )
     # Set before any test module imports opkiln: no test may read or write the user's cache, and
     # no OPKILN_* setting of the user may decide a test.
@@ -66,8 +68,9 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Iterator[None]:
     report = yield
-    if CI and report.skipped and not hasattr(report, "wasxfail") and "torch" in report.longreprtext:
-        report.outcome = "failed"  # torch is there, so nothing about it may be left out
+    named = report.skipped and any(name in report.longreprtext for name in PEERS)
+    if CI and named and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"  # they are there, so nothing about them may be left out
     return report
 
 

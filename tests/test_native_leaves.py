@@ -314,14 +314,14 @@ def test_dlpack_in(compiled: Factory) -> None:
     for legacy in (False, True):
         for view in (x, x.T, x[::-1]):
             y = np.ascontiguousarray(view)
-            library, array = f(Exporter(view, legacy), y, y)
-            assert library == __name__.partition(".")[0]
+            array = f(Exporter(view, legacy), y, y)
+            assert type(array) is np.ndarray
             np.testing.assert_array_equal(array, y * y + y)
-    library, array = f(Exporter(x[0, 0, ...]), Exporter(x[1, 1, ...]), Exporter(x[0, 0, ...]))
-    assert array.shape == ()
+    scalar = f(Exporter(x[0, 0, ...]), Exporter(x[1, 1, ...]), Exporter(x[0, 0, ...]))
+    assert type(scalar) is np.float32
     frozen = x.copy()
     frozen.flags.writeable = False
-    np.testing.assert_array_equal(f(Exporter(frozen), x, x)[1], expected)
+    np.testing.assert_array_equal(f(Exporter(frozen), x, x), expected)
     out = Exporter(np.zeros((4, 3), "f4"))
     assert f(x, x, x, out=out) is out
     np.testing.assert_array_equal(out.array, expected)
@@ -364,11 +364,6 @@ def test_torch(compiled: Factory) -> None:
         with pytest.raises(errors.OpkilnError, match=r"^out: "):
             f(out, out, out, out=bad)
 
-    class Sub(torch.Tensor):
-        pass
-
-    sub = torch.ones(3).as_subclass(Sub)
-    assert torch.equal(f(sub, sub, sub), torch.full((3,), 2.0))
     with pytest.raises(errors.UnsupportedDType, match=r"complex64(.|\n)*x.real and x.imag"):
         f(*[torch.ones(3, dtype=torch.complex64)] * 3)
     with pytest.raises(errors.UnsupportedDType, match="bfloat16"):

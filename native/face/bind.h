@@ -51,15 +51,15 @@ inline bool usable_as_is(PyArrayObject* a) {
 // made for ordinary arguments. Holds references where the caller's own might not last.
 struct CallArgs {
   Small<uint64_t, 160> key;
-  Small<PyObject*, 24> leaf;  // every leaf, in order
-  Small<char, 24> kind;       // its letter: a i u f s
+  Small<PyObject*, 24> leaf;         // every leaf, in order
+  Small<char, 24> kind;              // its letter: a i u f s
   Small<PyArrayObject*, 24> arrays;  // null: borrowed, until materialise() is asked
-  Small<char*, 24> data;     // of each array
-  Small<uint64_t, 24> weak;  // int64, uint64 or double bits of each weak scalar
+  Small<char*, 24> data;             // of each array
+  Small<uint64_t, 24> weak;          // int64, uint64 or double bits of each weak scalar
   Small<PyObject*, 8> owned;
   const Origin* origin = nullptr;  // whose arrays came in, or null
-  int torch_is_watching = -1;        // unknown before the first tensor
-  bool borrowed = false;             // some of `arrays` are null
+  int torch_is_watching = -1;      // unknown before the first tensor
+  bool borrowed = false;           // some of `arrays` are null
   uint64_t copies = 0;
   size_t args_size = 0;  // words of the key before those of out=
   int param = 0;         // being flattened, for messages

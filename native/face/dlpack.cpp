@@ -120,8 +120,8 @@ int check_device(PyObject* o) {
 
 PyObject* wrap_versioned(PyObject* o, DLManagedTensorVersioned* m, bool writable, Ref owner) {
   if (m->major != 1) {
-    return raise(Err::argument, nullptr, "expected DLPack version 1, got version %u.%u", m->major,
-                 m->minor);
+    return raise(Err::argument, "pass np.asarray(x)",
+                 "expected DLPack version 1, got version %u.%u", m->major, m->minor);
   }
   const bool readonly = (m->flags & kDLReadOnly) != 0;
   if (writable && (m->flags & kDLCopied)) {
@@ -193,8 +193,8 @@ PyObject* array_from_capsule(PyObject* o, bool writable) {
     if (!owner) return nullptr;
     return wrap(o, m->dl_tensor, false, std::move(owner));
   }
-  return raise(Err::argument, nullptr, "__dlpack__ of %s did not return a DLPack capsule",
-               Py_TYPE(o)->tp_name);
+  return raise(Err::argument, "pass np.asarray(x)",
+               "__dlpack__ of %s did not return a DLPack capsule", Py_TYPE(o)->tp_name);
 }
 
 PyObject* fresh_in(const DLPackExchangeAPI& api, const core::OutSpec& spec, char** data) {

@@ -29,8 +29,7 @@ const DLPackExchangeAPI* exchange_of(PyTypeObject* type) {
   Ref capsule(
       PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
   if (!capsule) return nullptr;
-  auto* api =
-      static_cast<DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.get(), kDLExchange));
+  auto* api = static_cast<DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.get(), kDLExchange));
   while (api && api->major > 1) api = api->previous;
   return api && api->major == 1 ? api : nullptr;
 }
@@ -140,12 +139,9 @@ PyObject* array_from_buffer_or_dlpack(PyObject* o, bool writable) {
 }
 
 PyObject* array_from_interface(PyObject* o) {
-  PyObject* array = PyArray_FromInterface(o);
-  if (array != Py_NotImplemented) return array;
-  Py_DECREF(array);
-  array = PyArray_FromStructInterface(o);
-  if (array != Py_NotImplemented) return array;
-  Py_DECREF(array);
+  const bool old = PyObject_HasAttrString(o, "__array_interface__");
+  PyObject* array = old ? PyArray_FromInterface(o) : PyArray_FromStructInterface(o);
+  if (array != Py_NotImplemented) return array;  // that one is not ours to give back
   return raise(Err::argument, "pass np.asarray(x)",
                "expected __array_interface__ or __array_struct__, this %s has none",
                Py_TYPE(o)->tp_name);

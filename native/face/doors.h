@@ -9,7 +9,7 @@ namespace opkiln::face {
 
 // Whose arrays results become. Never freed; equal libraries are one object.
 struct Origin {
-  PyObject* name;                         // of the module, for frontend.export
+  PyObject* name;                          // of the module, for frontend.export
   const DLPackExchangeAPI* api = nullptr;  // makes its arrays without Python, where it offers that
   bool is_torch = false;
 };
@@ -21,7 +21,7 @@ struct Door {
   unsigned tag = 0;  // the type's version: another type, or a changed one, never has it again
   Way way = Way::interface;
   const DLPackExchangeAPI* api = nullptr;  // of Way::exchange
-  const Origin* origin = nullptr;        // null: results are NumPy's
+  const Origin* origin = nullptr;          // null: results are NumPy's
 };
 
 // The remembered way into objects of this type, or null.

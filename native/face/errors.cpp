@@ -16,14 +16,14 @@ struct ErrorRow {
 };
 
 const ErrorRow kRows[] = {
-    {"OpkilnError", &PyExc_Exception},
-    {"ArgumentError", &PyExc_TypeError},      {"UnsupportedDType", &PyExc_TypeError},
-    {"ShapeError", &PyExc_ValueError},        {"ReadOnlyError", &PyExc_ValueError},
-    {"DeviceMismatch", &PyExc_ValueError},    {"TraceError", &PyExc_TypeError},
-    {"NotYet", &PyExc_NotImplementedError},   {"PoolTimeout", &PyExc_TimeoutError},
-    {"PoolLimitError", &PyExc_RuntimeError},  {"EventError", &PyExc_RuntimeError},
-    {"LoadFailed", &PyExc_OSError},           {"SymbolMissing", &PyExc_AttributeError},
-    {"HostRangeError", &PyExc_OverflowError}, {nullptr, &PyExc_RuntimeError},
+    {"OpkilnError", &PyExc_Exception},        {"ArgumentError", &PyExc_TypeError},
+    {"UnsupportedDType", &PyExc_TypeError},   {"ShapeError", &PyExc_ValueError},
+    {"ReadOnlyError", &PyExc_ValueError},     {"DeviceMismatch", &PyExc_ValueError},
+    {"TraceError", &PyExc_TypeError},         {"NotYet", &PyExc_NotImplementedError},
+    {"PoolTimeout", &PyExc_TimeoutError},     {"PoolLimitError", &PyExc_RuntimeError},
+    {"EventError", &PyExc_RuntimeError},      {"LoadFailed", &PyExc_OSError},
+    {"SymbolMissing", &PyExc_AttributeError}, {"HostRangeError", &PyExc_OverflowError},
+    {nullptr, &PyExc_RuntimeError},
 };
 static_assert(sizeof(kRows) / sizeof(kRows[0]) == static_cast<size_t>(Err::count_));
 

@@ -13,9 +13,9 @@
 
 #include "core/table.h"
 #include "face/arrays.h"
-#include "face/doors.h"
 #include "face/call.h"
 #include "face/compiled.h"
+#include "face/doors.h"
 #include "face/errors.h"
 #include "face/gil.h"
 #include "face/library.h"

@@ -9,12 +9,13 @@ namespace {
 // What torch offers for this, looked up once. A private name that a version lacks stays null, and
 // with it the check; tests/test_interop.py sees that of the tested version none is missing.
 struct Torch {
-  PyObject* requires_grad = nullptr;   // descriptor of the property
-  PyObject* is_neg = nullptr;          // unbound method
-  PyObject* is_tracing = nullptr;      // () -> torch.jit.trace is at work
-  PyObject* count_modes = nullptr;     // () -> number of dispatch modes
-  PyObject* forward_names = nullptr;   // dict of torch.autograd.forward_ad
-  PyObject* current_level = nullptr;   // its name for the open level, -1 for none
+  PyObject* requires_grad = nullptr;  // descriptor of the property
+  PyObject* is_neg = nullptr;         // unbound method
+  PyObject* is_tracing = nullptr;     // () -> torch.jit.trace is at work
+  PyObject* count_modes = nullptr;    // () -> number of dispatch modes
+  PyObject* transform = nullptr;      // () -> None outside of torch.func's transforms
+  PyObject* forward_names = nullptr;  // dict of torch.autograd.forward_ad
+  PyObject* current_level = nullptr;  // its name for the open level, -1 for none
   PyObject* increment_version = nullptr;
 };
 
@@ -44,6 +45,7 @@ const Torch* torch() {
   made->is_neg = attribute(module.get(), "Tensor.is_neg");
   made->is_tracing = attribute(module.get(), "_C._is_tracing");
   made->count_modes = attribute(module.get(), "_C._len_torch_dispatch_stack");
+  made->transform = attribute(module.get(), "_C._functorch.peek_interpreter_stack");
   made->increment_version = attribute(module.get(), "autograd.graph.increment_version");
   if (!made->requires_grad || !made->is_neg) {
     raise(Err::internal, nullptr, "opkiln: torch.Tensor has no requires_grad or no is_neg");
@@ -81,7 +83,7 @@ int is_special(const Torch& t, PyObject* tensor) {
 int torch_is_watching() {
   const Torch* t = torch();
   if (!t) return -1;
-  for (PyObject* question : {t->is_tracing, t->count_modes}) {
+  for (PyObject* question : {t->is_tracing, t->count_modes, t->transform}) {
     const int yes = question ? truth(Ref(PyObject_CallNoArgs(question))) : 0;
     if (yes) return yes;
   }

@@ -233,8 +233,8 @@ def _collect(session: Session, value: Any, outputs: dict[Node, int]) -> Any:
                 session, "a value of another trace is returned", "return this call's own values"
             )
         node = value.node
-    elif kind is np.ndarray:
-        node = session.capture(value)
+    elif kind is np.ndarray or kind is np.memmap:
+        node = session.capture(np.asarray(value), owner=value)
     elif isinstance(value, (np.ndarray, tuple, list, dict, set, frozenset)) or hasattr(
         kind, "__dataclass_fields__"
     ):

@@ -133,6 +133,8 @@ def operand(session: Session, value: Any) -> Operand:
     if isinstance(value, bool):
         return session.make(p.Constant(np.bool_(value)))
     if isinstance(value, np.ndarray):
+        if kind is np.memmap:
+            return session.capture(np.asarray(value), owner=value)
         if kind is not np.ndarray:
             raise failure(
                 TraceError,

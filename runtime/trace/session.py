@@ -36,19 +36,24 @@ _INSIDE = (
     _folder(opkiln.ops.__file__),
     _folder(np.__file__),
 )
+_LIBRARIES = tuple(  # that may call a tracer in the user's name
+    os.path.join("site-packages", *name) + os.sep  # noqa: PTH118
+    for name in (("jax", "_src"), ("torch",))
+)
 _DEMO = _RUNTIME + "demo.py"  # a user's program that happens to live among ours
 _is_ours: dict[str, bool] = {}
 
 
 def user_place() -> Place | None:
-    """The innermost frame outside opkiln and NumPy."""
+    """The innermost frame outside opkiln, NumPy and other libraries of arrays."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         code = frame.f_code
         name = code.co_filename
         ours = _is_ours.get(name)
         if ours is None:
-            ours = _is_ours[name] = name.startswith(_INSIDE) and name != _DEMO
+            inside = name.startswith(_INSIDE) or any(part in name for part in _LIBRARIES)
+            ours = _is_ours[name] = inside and name != _DEMO
         if not ours:
             return code, frame.f_lasti
         frame = frame.f_back
