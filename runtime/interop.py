@@ -31,7 +31,7 @@ def door(o: Any, has_buffer: bool) -> tuple[str, str | None]:
     Raises:
         ArgumentError, DeviceMismatch: nothing of this type can be used.
     """
-    cls = type(o)
+    cls = _class_of(o)
     _refuse_views(o, cls)
     if _is_torch(cls):
         return _torch_door(cls), "torch"
@@ -76,7 +76,9 @@ def captured(o: Any) -> np.ndarray[Any, Any]:
     Raises:
         OpkilnError: the array is refused, as it would be as an argument.
     """
-    if _is_torch(type(o)) and o.requires_grad:  # also under no_grad(): later calls may be outside
+    if (
+        _is_torch(_class_of(o)) and o.requires_grad
+    ):  # also under no_grad(): later calls may be outside
         raise ArgumentError(
             f"a {type(o).__name__} with requires_grad cannot be used: gradients through compiled "
             f"functions are not built yet",
@@ -91,12 +93,11 @@ def check_tensor(tensor: Any, written: bool) -> None:
     Raises:
         ArgumentError: the values that a kernel reads, or the record, would be wrong.
     """
-    import torch
-
-    forward_ad: Any = torch.autograd.forward_ad
+    torch = _torch()
+    forward_ad = torch.autograd.forward_ad
     name = type(tensor).__name__
     _refuse_transformed(tensor, name)
-    _refuse_recording(torch)
+    _refuse_recording()
     if forward_ad.unpack_dual(tensor).tangent is not None:
         raise ArgumentError(
             f"expected a tensor without tangent, got a {name} of forward-mode autograd",
@@ -123,7 +124,7 @@ def refuse_memory(o: Any, reason: str) -> NoReturn:
     Raises:
         ArgumentError, DeviceMismatch: always.
     """
-    cls = type(o)
+    cls = _class_of(o)
     if _is_torch(cls):
         _refuse_torch_memory(o, cls)
     raise ArgumentError(
@@ -135,12 +136,20 @@ def refuse_memory(o: Any, reason: str) -> NoReturn:
 # ---- who it comes from ----
 
 
-def _is_torch(cls: type) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and issubclass(cls, getattr(torch, "Tensor", ()))
+def _class_of(o: object) -> type[Any]:
+    return type(o)  # of Any, type checkers would rather not know it
 
 
-def _library(o: Any, cls: type) -> str | None:
+def _torch() -> Any:
+    """The module, or None: who has a tensor has imported it."""
+    return sys.modules.get("torch")
+
+
+def _is_torch(cls: type[Any]) -> bool:
+    return issubclass(cls, getattr(_torch(), "Tensor", ()))
+
+
+def _library(o: Any, cls: type[Any]) -> str | None:
     """The module that makes arrays like this one, by the array-API standard or by its name."""
     namespace = getattr(o, "__array_namespace__", None)
     if namespace is not None:
@@ -153,9 +162,8 @@ def _library(o: Any, cls: type) -> str | None:
     return name if known and name != "numpy" else None
 
 
-def _torch_door(cls: type) -> str:
-    import torch
-
+def _torch_door(cls: type[Any]) -> str:
+    torch = _torch()
     if cls is torch.Tensor or cls is torch.nn.Parameter:
         return "exchange" if hasattr(cls, "__dlpack_c_exchange_api__") else "dlpack"
     wraps = getattr(cls, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
@@ -171,7 +179,7 @@ def _torch_door(cls: type) -> str:
 # ---- refusals ----
 
 
-def _refuse_views(o: Any, cls: type) -> None:
+def _refuse_views(o: Any, cls: type[Any]) -> None:
     """Refuse what offers its values in a way that hides what it is."""
     if hasattr(cls, "to_numpy"):
         raise ArgumentError(f"expected an array, got {cls.__name__}", fix="pass x.to_numpy()")
@@ -187,7 +195,7 @@ def _refuse_views(o: Any, cls: type) -> None:
         )
 
 
-def _refuse_stranger(o: Any, cls: type) -> NoReturn:
+def _refuse_stranger(o: Any, cls: type[Any]) -> NoReturn:
     """Refuse an object that offers no memory."""
     fix = "pass an array or a number, or name the parameter in compile(static=...)"
     if hasattr(cls, "__array__"):
@@ -201,8 +209,7 @@ def _refuse_stranger(o: Any, cls: type) -> NoReturn:
 
 def _refuse_transformed(tensor: Any, name: str) -> None:
     """Refuse what torch.func puts in the place of a tensor."""
-    import torch
-
+    torch = _torch()
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     if wrapped or torch._is_functional_tensor(tensor):
         raise ArgumentError(
@@ -211,8 +218,9 @@ def _refuse_transformed(tensor: Any, name: str) -> None:
         )
 
 
-def _refuse_recording(torch: Any) -> None:
+def _refuse_recording() -> None:
     """Refuse while torch writes down operations: it would take our result for a constant."""
+    torch = _torch()
     modes = torch._C._TorchDispatchModeKey
     kinds = (modes.PROXY, modes.FAKE, modes.FUNCTIONAL)
     if torch.jit.is_tracing() or any(torch._C._get_dispatch_mode(k) is not None for k in kinds):
@@ -223,10 +231,9 @@ def _refuse_recording(torch: Any) -> None:
         )
 
 
-def _refuse_torch_memory(tensor: Any, cls: type) -> None:
+def _refuse_torch_memory(tensor: Any, cls: type[Any]) -> None:
     """Refuse a torch tensor whose values do not lie in CPU memory in plain strides."""
-    import torch
-
+    torch = _torch()
     name = cls.__name__
     _refuse_transformed(tensor, name)
     if tensor.is_nested:

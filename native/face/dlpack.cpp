@@ -43,7 +43,7 @@ PyObject* wrap(PyObject* source, const DLTensor& t, bool readonly, Ref owner) {
   static const char* const kNames[] = {"int",    "uint",    "float", "handle",
                                        "bfloat", "complex", "bool"};
   if (t.device.device_type != kDLCPU) {
-    return raise(Err::device, "move it to the CPU first",
+    return raise(Err::device, "move it to the CPU first, for example x.cpu()",
                  "expected memory on the CPU, got device type %d",
                  static_cast<int>(t.device.device_type));
   }

@@ -134,7 +134,7 @@ def operand(session: Session, value: Any) -> Operand:
         return session.make(p.Constant(np.bool_(value)))
     if isinstance(value, np.ndarray):
         if kind is np.memmap:
-            return session.capture(np.asarray(value), owner=value)
+            return session.capture(np.asarray(as_type("Any", value)), owner=value)
         if kind is not np.ndarray:
             raise failure(
                 TraceError,
