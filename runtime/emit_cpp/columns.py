@@ -5,10 +5,12 @@ The text is a state struct, a function per column loop, and the entry.
 
 from __future__ import annotations
 
+from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
 from opkiln.runtime.emit_cpp.text import (
     ACCUMULATORS,
     BLOCK,
+    LONG_BLOCK,
     Job,
     Printer,
     expression,
@@ -30,7 +32,8 @@ class ColumnPrinter(Printer):
 
     def fold_type(self, fold: k.Accumulate) -> str:
         """One row's accumulators."""
-        return f"ok_fold<{self.accumulator_type(fold)}, {self.vectors}, ok_{fold.row}_op>"
+        name = "ok_find" if fold in self.finding else "ok_fold"
+        return f"{name}<{self.folded(fold)}, {self.vectors}, ok_{fold.row}_op>"
 
     # *** one column loop ***
 
@@ -50,13 +53,13 @@ class ColumnPrinter(Printer):
             body = [line for s in section.body if (line := self.element(s, at))]
             lines += ["    {", *(f"      {line}" for line in body), "    }"]
         lines += [f"    p{o} += {self.step} * {self.stride(o)};" for o in walked]
-        if any(f in self.finding for f in folds):
-            lines.append(f"    here += {self.step};")
+        found = [f.value for f in folds if f in self.finding]
+        lines += [f"    here{v} += 1;" for v in found]
         lines.append("  }")
-        if any(f in self.finding for f in folds):
-            lines.append("  st.seen = here[0];")
-        for f in folds:
-            lines += [f"  st.a{f.value}.acc[{at}] = a{f.value}_{at};" for at in range(self.vectors)]
+        for at in range(self.vectors):
+            lines += [f"  st.a{f.value}.acc[{at}] = a{f.value}_{at};" for f in folds]
+            lines += [f"  st.a{v}.step[{at}] = s{v}_{at};" for v in found]
+        lines += [f"  st.seen = here{v}[0];" for v in found[:1]]
         lines += [f"  {line}" for line in self.fault_out()]
         return [*lines, "  (void)valid;", "}"]
 
@@ -74,11 +77,11 @@ class ColumnPrinter(Printer):
                 first = f" + (ok_elt<IVec<{kind}>>){at * self.lanes}" if at else ""
                 lane = f"IVec<{kind}>{{OK_IOTA}}{first}"
                 lines.append(f"const auto m{f.value}_{at} = {lane} < (ok_elt<IVec<{kind}>>)valid;")
-                lines.append(
-                    f"{self.accumulator_type(f)} a{f.value}_{at} = st.a{f.value}.acc[{at}];"
-                )
-        if any(f in self.finding for f in folds):
-            lines.append("vi64 here = vi64{OK_IOTA} + st.seen;")
+                lines.append(f"{kind} a{f.value}_{at} = st.a{f.value}.acc[{at}];")
+                if f in self.finding:
+                    lines.append(f"IVec<{kind}> s{f.value}_{at} = st.a{f.value}.step[{at}];")
+            if f in self.finding:
+                lines.append(f"IVec<{kind}> here{f.value} = ok_c<IVec<{kind}>>(st.seen);")
         return lines
 
     def inputs(self, section: k.Section) -> list[str]:
@@ -107,11 +110,13 @@ class ColumnPrinter(Printer):
                 if self.classes[o] == "C":
                     return f"ok_store{suffix}({at}, {text});"
                 return f"ok_scatter{suffix}({at}, c{o}, {text});"
-            case k.Accumulate(value, _, arg):
+            case k.Accumulate(value, row, arg):
                 a = f"a{value}_{vector_index}"
                 masked = f"ok_sel(m{value}_{vector_index}, v{arg}, idle{value})"
-                here = f"here + {vector_index * self.lanes}"
-                return f"{a} = {self.combined(s, a, masked, here)};"
+                if s in self.finding:
+                    step = f"s{value}_{vector_index}"
+                    return f"ok_find_next<ok_{row}_op>({a}, {step}, {masked}, here{value});"
+                return f"{a} = {REDUCTIONS[row].combine.format(a, masked)};"
             case k.Param() | k.Const():
                 return ""
             case _:
@@ -185,8 +190,8 @@ class ColumnPrinter(Printer):
         """Run a column loop over the row: whole steps, the padded rest; float sums by blocks."""
         folds = [s for s in section.body if isinstance(s, k.Accumulate)]
         blocked = [f for f in folds if is_blocked(self.kernel, f)]
+        finding = [f for f in folds if f in self.finding]
         lines = [f"st.a{f.value}.start({self.identity_of(f)});" for f in folds]
-        lines += ["st.seen = 0;"] if any(f in self.finding for f in folds) else []
         used = self.touched(section)
         call = f"{self.name}_loop{index}"
         body = [
@@ -196,13 +201,16 @@ class ColumnPrinter(Printer):
             *(f"  {line}" for line in self.rest(section, used, call)),
             "}",
         ]
-        if blocked:
-            lines.append(f"for (i64 j = 0; j < n; j += {BLOCK}) {{")
-            lines.append(f"  const i64 m = n - j < {BLOCK} ? n - j : {BLOCK};")
+        if blocked or finding:
+            block = BLOCK if blocked else LONG_BLOCK
+            lines.append(f"for (i64 j = 0; j < n; j += {block}) {{")
+            lines.append(f"  const i64 m = n - j < {block} ? n - j : {block};")
+            lines += ["  st.seen = 0;"] if finding else []
             lines.append(f"  char *q[{max(len(self.kernel.operands), 1)}];")
             lines += [f"  q[{o}] = p[{o}] + j * a->col[{o}];" for o in used]
             lines += [f"  {line}" for line in body]
             lines += [f"  st.a{f.value}.close_block({self.identity_of(f)});" for f in blocked]
+            lines += [f"  st.a{f.value}.close(j);" for f in finding]
             lines.append("}")
         else:
             lines += [
@@ -214,8 +222,7 @@ class ColumnPrinter(Printer):
             ]
         for f in folds:
             total = f"st.a{f.value}.pairs.sum()" if f in blocked else f"st.a{f.value}.total()"
-            total = self.settled(f, total)
-            lines.append(f"st.v{f.value} = {total};")
+            lines.append(f"st.v{f.value} = {self.settled(f, total)};")
         return lines
 
     def rest(self, section: k.Section, used: list[int], call: str) -> list[str]:

@@ -7,6 +7,7 @@ folds in the order of the column printer, so both give the same bits.
 
 from __future__ import annotations
 
+from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
 from opkiln.runtime.emit_cpp.text import (
     ACCUMULATORS,
@@ -38,13 +39,6 @@ class PanelPrinter(Printer):
             sum(isinstance(s, k.Accumulate) and is_ordered(self.kernel, s) for s in section.body)
             for section in self.kernel.sections
         ]
-        # Folds that no order changes have one accumulator, which others' may lead across columns.
-        self.crossing = {
-            s.value
-            for section, count in zip(self.kernel.sections, ordered, strict=True)
-            for s in section.body
-            if count and isinstance(s, k.Accumulate)
-        }
         widest = max(d.itemsize for d in self.dtypes)
         room = PANEL_BYTES // (self.lanes * widest * max(*ordered, 1))
         self.width = max(1 << room.bit_length() - 1, SHORT_VECTORS)
@@ -52,7 +46,9 @@ class PanelPrinter(Printer):
 
     def fold_type(self, fold: k.Accumulate) -> str:
         """The accumulators of a panel."""
-        kind = self.accumulator_type(fold)
+        kind = self.folded(fold)
+        if fold in self.finding:
+            return f"ok_find_panel<{kind}, {self.width}, ok_{fold.row}_op>"
         if not is_ordered(self.kernel, fold):
             return f"ok_panel<{kind}, {self.width}, 1, ok_{fold.row}_op>"
         name = "ok_blocked_panel" if is_blocked(self.kernel, fold) else "ok_panel"
@@ -99,10 +95,11 @@ class PanelPrinter(Printer):
                 if self.classes[o] == "C":
                     return f"ok_store_part{suffix}(q{o}, {text}, left);"
                 return f"ok_scatter_part{suffix}(q{o}, r{o}, {text}, left);"
-            case k.Accumulate(value, _, arg):
-                rising = value not in self.crossing
-                text = self.combined(s, f"a{value}", f"v{arg}", "here", rising=rising)
-                return f"a{value} = {text};"
+            case k.Accumulate(value, row, arg) if s in self.finding:
+                here = f"ok_c<IVec<{self.folded(s)}>>(j)"
+                return f"ok_find_next<ok_{row}_op>(a{value}, s{value}, v{arg}, {here});"
+            case k.Accumulate(value, row, arg):
+                return f"a{value} = {REDUCTIONS[row].combine.format(f'a{value}', f'v{arg}')};"
             case k.Apply(value) | k.Convert(value):
                 text = expression(self.kernel, s) if kind == "loop" else self.row_expression(s)
                 return f"const auto v{value}{keep.format(value)} = {text};"
@@ -161,18 +158,23 @@ class PanelPrinter(Printer):
         lines += [f"    {line}" for line in self.row_inputs(section)]
         lines += [f"    char *q{o} = {self.at(o)};" for o in used]
         for f in folds:
-            kind, own = self.accumulator_type(f), self.accumulator(f)
+            kind, own = self.folded(f), self.accumulator(f)
+            if f in self.finding:
+                lines.append(f"    IVec<{kind}> s{f.value} = {{}};")
+                own = f"ok_c<{kind}>({self.identity_of(f)})"
             if is_blocked(self.kernel, f):  # the first columns of a block find it unset
                 own = f"k < {ACCUMULATORS} ? ok_c<{kind}>({self.identity_of(f)}) : {own}"
             lines.append(f"    {kind} a{f.value} = {own};")
         lines.append("    for (i64 j = 0; j < count; ++j) {")
-        if any(f in self.finding for f in folds):
-            step = self.apart(section)
-            lines.append(f"      const vi64 here = ok_splat<i64>(st.seen + k + j * {step});")
         lines += [f"      {line}" for s in section.body if (line := self.statement(s, "loop"))]
         lines += [f"      q{o} += c{o};" for o in used]
         lines.append("    }")
-        lines += [f"    {self.accumulator(f)} = a{f.value};" for f in folds]
+        for f in folds:
+            v, found = f.value, f"st.seen + k, {self.apart(section)}"
+            if f in self.finding:
+                lines.append(f"    st.a{v}.merge(u, a{v}, s{v}, {found});")
+            else:
+                lines.append(f"    {self.accumulator(f)} = a{v};")
         lines.append("  }")
         return [*lines, *(f"  {line}" for line in self.fault_out()), "}"]
 

@@ -20,6 +20,7 @@ from opkiln.runtime import kernel as k
 # NumPy's bound.
 ACCUMULATORS = 32
 BLOCK = 512
+LONG_BLOCK = 2048  # of folds that only find: 64 steps, which any integer counts
 
 # os.path: pathlib takes 4 ms to import.
 _HEADERS = os.path.join(os.path.dirname(__file__), "..", "..", "native", "include", "opkiln")  # noqa: PTH118, PTH120
@@ -91,11 +92,25 @@ def closure(text: Iterable[str]) -> list[str]:
 
 
 def lanes(kernel: k.Kernel, vector_bytes: int) -> int:
-    """Lanes so that the widest value fills a vector; at least 4, and 32 are enough for a fold."""
-    widest = max((d.itemsize for d in kernel.dtypes), default=8)
+    """Lanes so that the widest value of a loop fills a vector.
+
+    At least 4; 32 are enough for a fold, and what folds to a row's value may be wider.
+    """
+    looped = {
+        value
+        for section in kernel.sections
+        if section.kind == "loop"
+        for value in (*reads(section), *(_made(s) for s in section.body))
+    }
+    widest = max((kernel.dtypes[v].itemsize for v in looped if v >= 0), default=8)
     lanes = max(vector_bytes // widest, 4)
     folds = any(isinstance(s, k.Accumulate) for s in kernel.statements())
     return min(lanes, ACCUMULATORS) if folds else lanes
+
+
+def _made(s: k.Statement) -> int:
+    """The value that a statement of a loop makes there, or -1."""
+    return -1 if isinstance(s, (k.Store, k.Accumulate)) else s.value
 
 
 def expression(kernel: k.Kernel, s: k.Statement) -> str:
@@ -125,11 +140,9 @@ def expression(kernel: k.Kernel, s: k.Statement) -> str:
 def combiner(row: str) -> str:
     """The reduction's combining step as a type; of one that finds, which of two values stays."""
     body = REDUCTIONS[row].combine.format("a", "b")
-    name, result, base = "f", "V", ""
-    if REDUCTIONS[row].finds:
-        name, result, base = "keep", "IVec<V>", f" : ok_pair_op<ok_{row}_op>"
+    name, result = ("keep", "auto") if REDUCTIONS[row].finds else ("f", "V")
     function = f"template <class V> OK_FN {result} {name}(V a, V b) {{ return {body}; }}"
-    return f"struct ok_{row}_op{base} {{\n  {function}\n}};\n"
+    return f"struct ok_{row}_op {{\n  {function}\n}};\n"
 
 
 def scalar(dtype: k.DT) -> str:
@@ -239,7 +252,7 @@ class Printer(ABC):
         lines += [f"  {kind} v{v}{self.row_suffix};" for v, kind in self.row_values.items()]
         lines += [f"  {self.fold_type(f)} a{f.value};" for f in self.folds]
         lines += ["  ok_fault_t fault;"] if self.faulting else []
-        lines += ["  i64 seen;"] if self.finding else []  # columns before this call of a loop
+        lines += ["  i64 seen;"] if self.finding else []  # steps or columns before a loop's call
         return [*lines, "};"]
 
     def header(self) -> list[str]:
@@ -257,22 +270,6 @@ class Printer(ABC):
         """The type of what the fold combines: the operand's, whose index may be the result."""
         dtype = self.dtypes[fold.arg if REDUCTIONS[fold.row].finds else fold.value]
         return vector(dtype)
-
-    def accumulator_type(self, fold: k.Accumulate) -> str:
-        """The type of an accumulator: a vector, or vectors of values and of their indices."""
-        kind = self.folded(fold)
-        return f"ok_pair<{kind}>" if REDUCTIONS[fold.row].finds else kind
-
-    def combined(
-        self, fold: k.Accumulate, into: str, arg: str, here: str, *, rising: bool = True
-    ) -> str:
-        """An accumulator with one more operand, of index `here` (if `rising`, the highest yet)."""
-        row = REDUCTIONS[fold.row]
-        if not row.finds:
-            return row.combine.format(into, arg)
-        if rising:
-            return f"ok_{row.name}_op::next({into}, {arg}, {here})"
-        return f"ok_{row.name}_op::f({into}, {{{arg}, {here}}})"
 
     def settled(self, fold: k.Accumulate, total: str) -> str:
         """The fold's result from its accumulators' total."""

@@ -74,27 +74,6 @@ OK_FN void ok_store_part_bool(char* p, M m, i64 count) {
 // alone: accumulator i % 32, then i with i + 16, i + 8 ... 1; a float sum closes a block every 512
 // elements and adds blocks pairwise (N. J. Higham, The accuracy of floating point summation, SISC
 // 14, 1993). `Op` is printed from the reduction's row.
-//
-// What a fold asks of its accumulators, which are vectors or (section find) pairs of vectors.
-template <class V>
-struct ok_acc {
-  OK_FN V fill(ok_elt<V> x) { return ok_c<V>(x); }
-  // Lane i gets lane i + by.
-  OK_FN V turn(V v, int by) {
-#if defined(__clang__)
-    V w;
-    for (int i = 0; i < OK_N; ++i) w[i] = v[(i + by) & (OK_N - 1)];
-    return w;
-#else
-    typedef IVec<V> I;
-    return __builtin_shuffle(v, (I{OK_IOTA} + (ok_elt<I>)by) & (ok_elt<I>)(OK_N - 1));
-#endif
-  }
-  // The result, in all lanes, of an accumulator whose lanes are folded into the first.
-  OK_FN V first(V v) { return ok_splat<ok_elt<V>>(v[0]); }
-  // The results of a panel, one per lane.
-  OK_FN V each(V v) { return v; }
-};
 template <class V, class Op>
 struct ok_pairs {
   V level[48];
@@ -123,28 +102,37 @@ OK_FN V ok_settle(V v) {
   else
     return v;
 }
+// Lane i gets lane i + by.
+template <class V>
+OK_FN V ok_turn(V v, int by) {
+#if defined(__clang__)
+  V w;
+  for (int i = 0; i < OK_N; ++i) w[i] = v[(i + by) & (OK_N - 1)];
+  return w;
+#else
+  typedef IVec<V> I;
+  return __builtin_shuffle(v, (I{OK_IOTA} + (ok_elt<I>)by) & (ok_elt<I>)(OK_N - 1));
+#endif
+}
 // Accumulator v * OK_N + lane lives in lane `lane` of acc[v].
 template <class V, int K, class Op>
 struct ok_fold {
-  typedef ok_acc<V> A;
   V acc[K];
   ok_pairs<V, Op> pairs;
-  template <class T>
-  void start(T identity) {
-    for (int i = 0; i < K; ++i) acc[i] = A::fill(identity);
+  void start(ok_elt<V> identity) {
+    for (int i = 0; i < K; ++i) acc[i] = ok_c<V>(identity);
     pairs.blocks = 0;
   }
-  OK_OPAQUE auto total() {
+  OK_OPAQUE V total() {
     for (int half = K / 2; half; half /= 2)
       for (int i = 0; i < half; ++i) acc[i] = Op::f(acc[i], acc[i + half]);
     V v = acc[0];
-    for (int half = OK_N / 2; half; half /= 2) v = Op::f(v, A::turn(v, half));
-    return A::first(v);
+    for (int half = OK_N / 2; half; half /= 2) v = Op::f(v, ok_turn(v, half));
+    return ok_splat<ok_elt<V>>(v[0]);
   }
-  template <class T>
-  void close_block(T identity) {
+  void close_block(ok_elt<V> identity) {
     pairs.add(total());
-    for (int i = 0; i < K; ++i) acc[i] = A::fill(identity);
+    for (int i = 0; i < K; ++i) acc[i] = ok_c<V>(identity);
   }
 };
 // The same for a panel of rows, w vectors of them and at most U: accumulator k of vector u is
@@ -152,9 +140,8 @@ struct ok_fold {
 template <class V, int U, int A, class Op>
 struct ok_panel {
   V acc[A * U];
-  template <class T>
-  void start(T identity, i64 w) {
-    for (i64 i = 0; i < A * w; ++i) acc[i] = ok_acc<V>::fill(identity);
+  void start(ok_elt<V> identity, i64 w) {
+    for (i64 i = 0; i < A * w; ++i) acc[i] = ok_c<V>(identity);
   }
   // The accumulators of a vector, half and half; of a row with fewer columns than that, the first
   // n.
@@ -172,7 +159,7 @@ struct ok_panel {
         own[k * w] = Op::f(own[k * w], own[(k + half) * w]);
     return *own;
   }
-  OK_OPAQUE auto total(i64 n, i64 w, i64 u) { return ok_acc<V>::each(tree(acc + u, n, w)); }
+  OK_OPAQUE V total(i64 n, i64 w, i64 u) { return tree(acc + u, n, w); }
 };
 // 22 levels serve 2^30 columns; the runtime lets no kernel of this kind have more.
 template <class V, int U, int A, class Op>
@@ -197,37 +184,70 @@ struct ok_blocked_panel : ok_panel<V, U, A, Op> {
   }
 };
 //@ find :
-// Values and their indices along the columns. Of equal values the one of the lowest index wins, in
-// whatever order they meet. An accumulator starts with the identity at 0, which is right where all
-// values equal the identity, and elsewhere loses.
-template <class V>
-struct ok_pair {
-  V best;
-  vi64 at;
+// A fold that finds holds, per accumulator, the best value so far. Within a block it notes the step
+// that the value comes from, as narrow as the value itself; the block's end makes an index of it.
+// Of equal values the one of the lowest index wins. An accumulator starts with the identity at 0,
+// which is right where all values equal the identity, and elsewhere loses. `Op::keep` is printed
+// from the reduction's row: where the first of two values stays.
+template <class Op, class V>
+OK_FN void ok_find_next(V& best, IVec<V>& step, V v, IVec<V> here) {
+  const auto stays = Op::keep(best, v);
+  best = ok_sel(stays, best, v);
+  step = ok_sel(stays, step, here);
+}
+template <class V, int K, class Op>
+struct ok_find {
+  V acc[K];
+  IVec<V> step[K];
+  i64 at[32];
+  void start(ok_elt<V> identity) {
+    for (int i = 0; i < K; ++i) acc[i] = ok_c<V>(identity), step[i] = ok_c<IVec<V>>(-1);
+    for (int k = 0; k < 32; ++k) at[k] = 0;
+  }
+  OK_OPAQUE void close(i64 begin) {
+    for (int i = 0; i < K; ++i) {
+      if (!ok_any(step[i] >= 0)) continue;
+      for (int lane = 0; lane < OK_N; ++lane) {
+        const i64 taken = step[i][lane], k = i * OK_N + lane;
+        at[k] = taken < 0 ? at[k] : begin + 32 * taken + k;
+      }
+      step[i] = ok_c<IVec<V>>(-1);
+    }
+  }
+  OK_OPAQUE vi64 total() const {
+    V best = acc[0];
+    for (int i = 1; i < K; ++i) best = ok_sel(Op::keep(best, acc[i]), best, acc[i]);
+    for (int half = OK_N / 2; half; half /= 2) {
+      const V other = ok_turn(best, half);
+      best = ok_sel(Op::keep(best, other), best, other);
+    }
+    i64 index = ~((u64)1 << 63);
+    for (int i = 0; i < K; ++i) {
+      const IVec<V> equal = Op::keep(acc[i], best);
+      for (int lane = 0; lane < OK_N; ++lane) {
+        const i64 own = at[i * OK_N + lane];
+        index = equal[lane] && own < index ? own : index;
+      }
+    }
+    return ok_splat<i64>(index);
+  }
 };
-template <class V>
-struct ok_acc<ok_pair<V>> {
-  OK_FN ok_pair<V> fill(ok_elt<V> x) { return {ok_c<V>(x), vi64{}}; }
-  OK_FN ok_pair<V> turn(ok_pair<V> v, int by) {
-    return {ok_acc<V>::turn(v.best, by), ok_acc<vi64>::turn(v.at, by)};
+// The same for a panel of rows: one accumulator for each, whatever the order of the columns.
+template <class V, int U, class Op>
+struct ok_find_panel {
+  V acc[U];
+  vi64 at[U];
+  void start(ok_elt<V> identity, i64 w) {
+    for (i64 u = 0; u < w; ++u) acc[u] = ok_c<V>(identity), at[u] = vi64{};
   }
-  OK_FN vi64 first(ok_pair<V> v) { return ok_splat<i64>(v.at[0]); }
-  OK_FN vi64 each(ok_pair<V> v) { return v.at; }
-};
-// `Row::keep` is printed from the reduction's row: where the first of two values stays.
-template <class Row>
-struct ok_pair_op {
-  // An operand whose index is higher than those before.
-  template <class V>
-  OK_FN ok_pair<V> next(ok_pair<V> a, V v, vi64 here) {
-    const auto stays = Row::keep(a.best, v);
-    return {ok_sel(stays, a.best, v), ok_sel(stays, a.at, here)};
+  // The best of a few columns, `apart` from column `begin` on.
+  __attribute__((always_inline)) void merge(i64 u, V best, IVec<V> step, i64 begin, i64 apart) {
+    const vi64 here = ok_resize<i64>(step) * apart + begin;
+    const vi64 stays = ok_mask<i64>(Op::keep(acc[u], best));
+    const vi64 back = ok_mask<i64>(Op::keep(best, acc[u]));
+    const vi64 first = stays & (~back | (at[u] <= here));
+    acc[u] = ok_sel(first, acc[u], best);
+    at[u] = ok_sel(first, at[u], here);
   }
-  template <class V>
-  OK_FN ok_pair<V> f(ok_pair<V> a, ok_pair<V> b) {
-    const vi64 stays = ok_mask<i64>(Row::keep(a.best, b.best));
-    const vi64 back = ok_mask<i64>(Row::keep(b.best, a.best));
-    const vi64 first = stays & (~back | (a.at <= b.at));
-    return {ok_sel(first, a.best, b.best), ok_sel(first, a.at, b.at)};
-  }
+  vi64 total(i64, i64, i64 u) const { return at[u]; }
 };

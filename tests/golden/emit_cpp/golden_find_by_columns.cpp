@@ -13,8 +13,8 @@ struct ok_k0_state {
   const u64 *scalar;
   vi64 v1;
   vi8 v4;
-  ok_fold<ok_pair<vf32>, 4, ok_argmax_op> a1;
-  ok_fold<vi8, 4, ok_all_op> a4;
+  ok_find<vf32, 2, ok_argmax_op> a1;
+  ok_fold<vi8, 2, ok_all_op> a4;
   i64 seen;
 };
 static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 valid, ok_k0_state &st) {
@@ -23,60 +23,40 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 
   const auto v2 = ok_splat<f32>(__builtin_bit_cast(f32, 0x41100000u));
   const vf32 idle1 = ok_c<vf32>(-__builtin_inf());
   const auto m1_0 = IVec<vf32>{OK_IOTA} < (ok_elt<IVec<vf32>>)valid;
-  ok_pair<vf32> a1_0 = st.a1.acc[0];
-  const auto m1_1 = IVec<vf32>{OK_IOTA} + (ok_elt<IVec<vf32>>)8 < (ok_elt<IVec<vf32>>)valid;
-  ok_pair<vf32> a1_1 = st.a1.acc[1];
-  const auto m1_2 = IVec<vf32>{OK_IOTA} + (ok_elt<IVec<vf32>>)16 < (ok_elt<IVec<vf32>>)valid;
-  ok_pair<vf32> a1_2 = st.a1.acc[2];
-  const auto m1_3 = IVec<vf32>{OK_IOTA} + (ok_elt<IVec<vf32>>)24 < (ok_elt<IVec<vf32>>)valid;
-  ok_pair<vf32> a1_3 = st.a1.acc[3];
+  vf32 a1_0 = st.a1.acc[0];
+  IVec<vf32> s1_0 = st.a1.step[0];
+  const auto m1_1 = IVec<vf32>{OK_IOTA} + (ok_elt<IVec<vf32>>)16 < (ok_elt<IVec<vf32>>)valid;
+  vf32 a1_1 = st.a1.acc[1];
+  IVec<vf32> s1_1 = st.a1.step[1];
+  IVec<vf32> here1 = ok_c<IVec<vf32>>(st.seen);
   const vi8 idle4 = ok_c<vi8>(-1);
   const auto m4_0 = IVec<vi8>{OK_IOTA} < (ok_elt<IVec<vi8>>)valid;
   vi8 a4_0 = st.a4.acc[0];
-  const auto m4_1 = IVec<vi8>{OK_IOTA} + (ok_elt<IVec<vi8>>)8 < (ok_elt<IVec<vi8>>)valid;
+  const auto m4_1 = IVec<vi8>{OK_IOTA} + (ok_elt<IVec<vi8>>)16 < (ok_elt<IVec<vi8>>)valid;
   vi8 a4_1 = st.a4.acc[1];
-  const auto m4_2 = IVec<vi8>{OK_IOTA} + (ok_elt<IVec<vi8>>)16 < (ok_elt<IVec<vi8>>)valid;
-  vi8 a4_2 = st.a4.acc[2];
-  const auto m4_3 = IVec<vi8>{OK_IOTA} + (ok_elt<IVec<vi8>>)24 < (ok_elt<IVec<vi8>>)valid;
-  vi8 a4_3 = st.a4.acc[3];
-  vi64 here = vi64{OK_IOTA} + st.seen;
   for (; steps > 0; --steps) {
     {
       const auto v0 = ok_gather<f32>(p0, c0);
-      a1_0 = ok_argmax_op::next(a1_0, ok_sel(m1_0, v0, idle1), here + 0);
+      ok_find_next<ok_argmax_op>(a1_0, s1_0, ok_sel(m1_0, v0, idle1), here1);
       const auto v3 = v0 < v2;
       a4_0 = ok_and(a4_0, ok_sel(m4_0, v3, idle4));
     }
     {
-      const auto v0 = ok_gather<f32>(p0 + 8 * c0, c0);
-      a1_1 = ok_argmax_op::next(a1_1, ok_sel(m1_1, v0, idle1), here + 8);
+      const auto v0 = ok_gather<f32>(p0 + 16 * c0, c0);
+      ok_find_next<ok_argmax_op>(a1_1, s1_1, ok_sel(m1_1, v0, idle1), here1);
       const auto v3 = v0 < v2;
       a4_1 = ok_and(a4_1, ok_sel(m4_1, v3, idle4));
     }
-    {
-      const auto v0 = ok_gather<f32>(p0 + 16 * c0, c0);
-      a1_2 = ok_argmax_op::next(a1_2, ok_sel(m1_2, v0, idle1), here + 16);
-      const auto v3 = v0 < v2;
-      a4_2 = ok_and(a4_2, ok_sel(m4_2, v3, idle4));
-    }
-    {
-      const auto v0 = ok_gather<f32>(p0 + 24 * c0, c0);
-      a1_3 = ok_argmax_op::next(a1_3, ok_sel(m1_3, v0, idle1), here + 24);
-      const auto v3 = v0 < v2;
-      a4_3 = ok_and(a4_3, ok_sel(m4_3, v3, idle4));
-    }
     p0 += 32 * c0;
-    here += 32;
+    here1 += 1;
   }
-  st.seen = here[0];
   st.a1.acc[0] = a1_0;
-  st.a1.acc[1] = a1_1;
-  st.a1.acc[2] = a1_2;
-  st.a1.acc[3] = a1_3;
   st.a4.acc[0] = a4_0;
+  st.a1.step[0] = s1_0;
+  st.a1.acc[1] = a1_1;
   st.a4.acc[1] = a4_1;
-  st.a4.acc[2] = a4_2;
-  st.a4.acc[3] = a4_3;
+  st.a1.step[1] = s1_1;
+  st.seen = here1[0];
   (void)valid;
 }
 extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i64 row_begin, i64 row_end) {
@@ -95,10 +75,11 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
     }
     st.a1.start(-__builtin_inf());
     st.a4.start(-1);
-    st.seen = 0;
-    {
-      const i64 m = n;
-      char *const *q = p;
+    for (i64 j = 0; j < n; j += 2048) {
+      const i64 m = n - j < 2048 ? n - j : 2048;
+      st.seen = 0;
+      char *q[3];
+      q[0] = p[0] + j * a->col[0];
       const i64 whole = m / 32, rest = m % 32;
       if (whole) ok_k0_loop0(q, a->col, whole, 32, st);
       if (rest) {
@@ -109,6 +90,7 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
         ok_pad<u32>(pad0, q[0] + whole * 32 * a->col[0], a->col[0], rest, 32);
         ok_k0_loop0(t, ts, 1, rest, st);
       }
+      st.a1.close(j);
     }
     st.v1 = ok_settle(st.a1.total());
     st.v4 = ok_settle(st.a4.total());

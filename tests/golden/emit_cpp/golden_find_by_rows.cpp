@@ -11,12 +11,12 @@
 //     store 2 v4
 struct ok_k0_state {
   const u64 *scalar;
-  vi64 v1[64];
-  vi8 v4[64];
+  vi64 v1[32];
+  vi8 v4[32];
   i64 seen;
   i64 w;
   union {
-    struct { ok_panel<ok_pair<vf32>, 64, 1, ok_argmax_op> a1; ok_panel<vi8, 64, 1, ok_all_op> a4; };
+    struct { ok_find_panel<vf32, 32, ok_argmax_op> a1; ok_panel<vi8, 32, 1, ok_all_op> a4; };
   };
 };
 template <bool Whole>
@@ -29,17 +29,17 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *rs, const i64 *cs, 
   for (i64 u = begin; u < end; ++u) {
     const i64 left = Whole ? OK_N : live - u * OK_N;
     char *q0 = p0 + u * OK_N * 4;
-    ok_pair<vf32> a1 = st.a1.acc[u];
+    IVec<vf32> s1 = {};
+    vf32 a1 = ok_c<vf32>(-__builtin_inf());
     vi8 a4 = st.a4.acc[u];
     for (i64 j = 0; j < count; ++j) {
-      const vi64 here = ok_splat<i64>(st.seen + k + j * 1);
       const auto v0 = ok_load_part<f32>(q0, left);
-      a1 = ok_argmax_op::next(a1, v0, here);
+      ok_find_next<ok_argmax_op>(a1, s1, v0, ok_c<IVec<vf32>>(j));
       const auto v3 = v0 < v2;
       a4 = ok_and(a4, v3);
       q0 += c0;
     }
-    st.a1.acc[u] = a1;
+    st.a1.merge(u, a1, s1, st.seen + k, 1);
     st.a4.acc[u] = a4;
   }
 }
@@ -49,7 +49,7 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
   const i64 n = a->cols;
   char *moved[3], *const *p = a->ptr;
   const i64 *const rs = a->row;
-  const i64 span = (n < 32 ? 4 : 64) * OK_N;
+  const i64 span = (n < 32 ? 4 : 32) * OK_N;
   for (i64 r = row_begin; r < row_end; r += span) {
     const i64 live = row_end - r < span ? row_end - r : span;
     st.w = (live + OK_N - 1) / OK_N;
