@@ -19,6 +19,7 @@ import opkiln as ok
 from opkiln.ops.defs import ReduceRow
 from opkiln.ops.dtypes import SUPPORTED
 from opkiln.ops.table import REDUCTIONS
+from opkiln.runtime import program
 from opkiln.runtime.lower import lower
 from opkiln.runtime.rewrite import rewrite
 
@@ -160,6 +161,10 @@ def test_special_values(dtype: str) -> None:
         got = f(array, axis, False, ("sum", "argmax", "argmin"))
         for name in ("argmax", "argmin"):
             np.testing.assert_array_equal(got[name], getattr(np, name)(array, axis=axis))
+    x = x.T.copy().reshape(5, -1)  # many long blocks
+    got = f(x, 1, False, ("argmax", "argmin"))
+    for name in ("argmax", "argmin"):
+        np.testing.assert_array_equal(got[name], getattr(np, name)(x, axis=1))
     rng = np.random.default_rng(0)
     pool = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0], dtype)
     for n, allowed in itertools.product((1, 2, 33, 1025), ((0, 7), (1, 7), (1, 2), (2, 3), (1, 3))):
@@ -206,6 +211,23 @@ def test_a_sum_has_the_same_bits_wherever_its_elements_lie(dtype: str) -> None:
             cube = x.reshape(3, -1)
             for place in (cube, np.asfortranarray(cube), np.stack([cube, cube], 1)[:, 0]):
                 assert [np.asarray(v).tobytes() for v in f(place, (0, 1))] == want
+
+
+def test_no_bit_depends_on_the_width_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def all_kinds(x: Any, axis: Axis) -> tuple[Any, ...]:
+        found = x.argmax(axis), (x > 1).argmin(axis), (x * 64).astype(np.int8).argmin(axis)
+        return x.sum(axis), x.prod(axis), x.var(axis), (x > 1).any(axis), x.min(axis), *found
+
+    x = values(np.dtype("f4"), (1100, 33), seed=4)
+    results: dict[int, list[bytes]] = {}
+    for width in (64, 32, 16):
+        monkeypatch.setattr(program, "vector_bytes", lambda width=width: width)
+        program.clear_programs()
+        f = ok.compile(all_kinds, static="axis")
+        results[width] = [v.tobytes() for axis in (0, 1, None) for v in f(x, axis)]
+        assert f.info().builds + f.info().disk_hits == 3
+    assert results[64] == results[32] == results[16]
+    program.clear_programs()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
