@@ -196,6 +196,13 @@ class PoolLimitError(OpkilnError, RuntimeError):
     """
 
 
+class BusyError(OpkilnError, RuntimeError):
+    """A bound call is run by two threads at once.
+
+    Fix: bind the call once per thread, since each handle has results of its own.
+    """
+
+
 class EventError(OpkilnError, RuntimeError):
     """An event is used before it was recorded or after it was given back.
 

@@ -38,24 +38,6 @@ struct Computation {
   Small<uint64_t, 8> cells{};  // memory of fresh results of rank 0, which become scalars
 };
 
-PyObject* fresh_array(const core::OutSpec& spec) {
-  PyArray_Descr* descr = PyArray_DescrFromType(kTypeOfCode[static_cast<int>(spec.dtype)]);
-  return PyArray_NewFromDescr(&PyArray_Type, descr, spec.ndim, spec.shape, spec.strides, nullptr, 0,
-                              nullptr);
-}
-
-PyObject* host_number(const core::Executor& x, int reg) {
-  const core::HostValue value = x.reg(reg);
-  switch (x.plan().program().at(reg).type) {
-    case core::HostType::kFloat:
-      return PyFloat_FromDouble(value.f);
-    case core::HostType::kUnsigned:
-      return PyLong_FromUnsignedLongLong(value.u);
-    default:
-      return PyLong_FromLongLong(value.i);
-  }
-}
-
 // Copies results into the arrays given as out=, after checking all of them.
 bool copy_out(Computation& c, Record* record) {
   OutArgs& outs = *c.outs;
@@ -279,6 +261,24 @@ __attribute__((noinline)) PyObject* inline_call(Compiled* self, PyObject* const*
 }
 
 }  // namespace
+
+PyObject* fresh_array(const core::OutSpec& spec) {
+  PyArray_Descr* descr = PyArray_DescrFromType(kTypeOfCode[static_cast<int>(spec.dtype)]);
+  return PyArray_NewFromDescr(&PyArray_Type, descr, spec.ndim, spec.shape, spec.strides, nullptr, 0,
+                              nullptr);
+}
+
+PyObject* host_number(const core::Executor& x, int reg) {
+  const core::HostValue value = x.reg(reg);
+  switch (x.plan().program().at(reg).type) {
+    case core::HostType::kFloat:
+      return PyFloat_FromDouble(value.f);
+    case core::HostType::kUnsigned:
+      return PyLong_FromUnsignedLongLong(value.u);
+    default:
+      return PyLong_FromLongLong(value.i);
+  }
+}
 
 void report_faults(Compiled* self, Record* record, uint64_t faults) {
   if (faults & (core::kFaultDivideByZero | core::kFaultDivideOverflow)) {

@@ -75,6 +75,10 @@ PyObject* into_outs(const OutArgs& outs, Direct&& direct, Copied&& copied) {
 // Pointers of captured arrays into the executor; false with an error when one changed its layout.
 bool bind_captures(Compiled* self, CallArgs& call, Record* record, core::Executor& x);
 
+// A new array for one output, and the Python number of a host register; null with an error.
+PyObject* fresh_array(const core::OutSpec& spec);
+PyObject* host_number(const core::Executor& x, int reg);
+
 // The leaves as a list, for hooks (new reference or null).
 PyObject* leaves_list(CallArgs& call);
 

@@ -3,6 +3,7 @@
 #include <structmember.h>
 
 #include "core/table.h"
+#include "face/bound.h"
 #include "face/call.h"
 #include "face/errors.h"
 #include "face/gil.h"
@@ -53,6 +54,27 @@ int read_parameters(Compiled* self, PyObject* kinds, PyObject* is_static) {
   return 0;
 }
 
+// Called with the weak reference of a receiver that died: its traces go with it.
+PyObject* on_death(PyObject* reaper, PyObject* ref) {
+  auto* self = static_cast<Compiled*>(PyCapsule_GetContext(reaper));
+  if (!self || !self->inside) Py_RETURN_NONE;
+  const Ref alive = Ref::borrow(reinterpret_cast<PyObject*>(self));
+  const int64_t id = self->inside->interns.bury(ref);
+  if (id >= 0) self->inside->records.drop(static_cast<uint64_t>(id));
+  Py_RETURN_NONE;
+}
+
+PyMethodDef kOnDeath = {"on_death", on_death, METH_O, nullptr};
+
+int watch_receivers(Compiled* self) {
+  self->inside->reaper = Ref(PyCapsule_New(&kOnDeath, nullptr, nullptr));
+  PyObject* reaper = self->inside->reaper.get();
+  if (!reaper || PyCapsule_SetContext(reaper, self) < 0) return -1;
+  PyObject* callable = PyCFunction_New(&kOnDeath, reaper);
+  self->inside->interns.set_on_death(callable);
+  return callable ? 0 : -1;
+}
+
 PyObject* compiled_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* keywords[] = {"frontend", "names", "kinds", "defaults", "static", nullptr};
   PyObject *frontend, *names, *kinds, *defaults, *is_static;
@@ -66,6 +88,7 @@ PyObject* compiled_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   Compiled* self = as_compiled(owner.get());
   try {
     self->inside = new Inside;
+    if (watch_receivers(self) < 0) return nullptr;
     self->id = self->inside->state->id();
     // own tuples: the names are interned in place
     Ref list(PySequence_List(names));
@@ -118,6 +141,7 @@ void compiled_dealloc(PyObject* o) {
   PyObject_GC_UnTrack(o);
   if (self->weakrefs) PyObject_ClearWeakRefs(o);
   if (self->inside) {
+    if (self->inside->reaper) PyCapsule_SetContext(self->inside->reaper.get(), nullptr);
     self->inside->state->retire();
     self->inside->records.clear();
     self->inside->interns.clear();
@@ -221,6 +245,10 @@ PyObject* compiled_count(PyObject* o, PyObject* args) {
   return PyErr_Format(PyExc_ValueError, "no counter named %s", name);
 }
 
+PyObject* compiled_bind(PyObject* o, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  return bind_to_arrays(as_compiled(o), args, nargs, kwnames);
+}
+
 PyObject* compiled_clear_method(PyObject* o, PyObject*) {
   forget(as_compiled(o));
   Py_RETURN_NONE;
@@ -302,6 +330,8 @@ PyMethodDef kMethods[] = {
     {"__reduce__", compiled_reduce, METH_NOARGS, nullptr},
     {"_counters", compiled_counters, METH_NOARGS, "All counters of this function, by name."},
     {"_count", compiled_count, METH_VARARGS, "_count(name, n=1): adds to a counter."},
+    {"_bind", method(compiled_bind), METH_FASTCALL | METH_KEYWORDS,
+     "_bind(*args, **kwargs) -> a callable that repeats the call on the same arrays."},
     {"_clear", compiled_clear_method, METH_NOARGS, "Forgets traces and executors."},
     {"_static_id", compiled_static_id, METH_O,
      "The number that stands for a static value in keys; used for that value only."},

@@ -27,12 +27,7 @@ struct Inside {
   core::Ref<core::FunctionState> state = core::make_ref<core::FunctionState>();
   std::vector<char> kinds;      // inspect's kind of each parameter
   std::vector<char> is_static;  // parameter named in static=
-
-  // Objects held weakly take their records with them, a little later.
-  void drop_dead_records() {
-    const std::vector<uint64_t> ids = interns.take_dead();
-    if (OPKILN_UNLIKELY(!ids.empty())) records.drop(ids);
-  }
+  Ref reaper;                   // capsule whose context is the object, until that is destroyed
 };
 
 struct Compiled {

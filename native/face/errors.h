@@ -21,6 +21,7 @@ enum class Err : int {
   load,          // LoadFailed, OSError
   symbol,        // SymbolMissing, AttributeError
   host_range,    // HostRangeError, OverflowError
+  busy,          // BusyError, RuntimeError
   internal,      // RuntimeError: a fault of opkiln itself
   count_
 };

@@ -194,7 +194,6 @@ std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, co
       x.user = record;
       x.user_flag = record->quick && !x.is_fallback() && x.estimated_ns() <= kReleaseGilNs &&
                     x.stream().completes_inline();
-      self->inside->drop_dead_records();
       return std::move(made.executor);
     }
     if (attempt == kAttempts) {

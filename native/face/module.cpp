@@ -13,6 +13,7 @@
 
 #include "core/table.h"
 #include "face/arrays.h"
+#include "face/bound.h"
 #include "face/call.h"
 #include "face/compiled.h"
 #include "face/doors.h"
@@ -214,7 +215,7 @@ NB_MODULE(_core, m) {
         return nb::steal(array);
       },
       "array"_a, "An ndarray over the memory of another library's array.");
-  if (add_compiled_type(m.ptr()) < 0) throw nb::python_error();
+  if (add_compiled_type(m.ptr()) < 0 || add_bound_type(m.ptr()) < 0) throw nb::python_error();
 }
 
 }  // namespace opkiln::face

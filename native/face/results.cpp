@@ -199,15 +199,13 @@ Record* RecordMap::add(const std::vector<uint64_t>& signature, Record* record) {
   return record;
 }
 
-void RecordMap::drop(const std::vector<uint64_t>& ids) {
-  const auto holds = [&](const std::vector<uint64_t>& signature) {
-    return std::any_of(signature.begin(), signature.end(), [&](uint64_t w) {
-      return word_tag(w) == 's' && std::binary_search(ids.begin(), ids.end(), word_value(w));
-    });
-  };
+void RecordMap::drop(uint64_t id) {
   std::vector<Record*> old;  // dropped last: that may run the user's code
+  const auto names = [&](uint64_t word) {
+    return word == tagged('s', id) || word == tagged('k', id);
+  };
   for (auto it = map_.begin(); it != map_.end();) {
-    if (!holds(it->first)) {
+    if (std::none_of(it->first.begin(), it->first.end(), names)) {
       ++it;
       continue;
     }

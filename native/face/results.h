@@ -105,8 +105,8 @@ class RecordMap {
   // Adds a reference of its own unless a record of the same Python object is there already; returns
   // the one that stays.
   Record* add(const std::vector<uint64_t>& signature, Record* record);
-  // Drops the records whose signature holds one of these static ids (sorted).
-  void drop(const std::vector<uint64_t>& ids);
+  // Drops the records whose signature holds this static id.
+  void drop(uint64_t id);
   int traverse(visitproc visit, void* arg) const;
   void clear();
   size_t size() const;

@@ -1,7 +1,5 @@
 #include "face/statics.h"
 
-#include <algorithm>
-
 #include "face/gil.h"
 
 namespace opkiln::face {
@@ -98,25 +96,29 @@ PyObject* canonical_static(PyObject* v) {
   return Py_NewRef(v);
 }
 
-int64_t Interns::add(PyObject* object, bool weak) {
+Interns::~Interns() { Py_XDECREF(on_death_); }
+
+int64_t Interns::add(PyObject* object, PyObject* referent) {
   const uint64_t id = next_id();
-  values_.push_back({Py_NewRef(object), weak});
+  values_.push_back({Py_NewRef(object), referent});
   return static_cast<int64_t>(id);
 }
 
-bool Interns::is_dead(uint64_t id) const { return referent(held(id).object) == Py_None; }
-
-// Gives the weak reference back; the id stays taken.
-void Interns::bury(uint64_t id) {
-  dead_.push_back(id);
-  Py_CLEAR(values_.at(id - first_).object);
+bool Interns::is_dead(uint64_t id) const {
+  PyObject* ref = held(id).object;
+  return !ref || referent(ref) == Py_None;
 }
 
-std::vector<uint64_t> Interns::take_dead() {
-  std::vector<uint64_t> taken;
-  taken.swap(dead_);
-  std::sort(taken.begin(), taken.end());
-  return taken;
+int64_t Interns::bury(PyObject* ref) {
+  const auto it = by_ref_.find(ref);
+  if (it == by_ref_.end()) return -1;
+  const uint64_t id = it->second;
+  by_ref_.erase(it);
+  Held& entry = values_.at(id - first_);
+  const auto place = weak_pointer_.find(entry.referent);
+  if (place != weak_pointer_.end() && place->second == id) weak_pointer_.erase(place);
+  Py_CLEAR(entry.object);  // the id stays taken
+  return static_cast<int64_t>(id);
 }
 
 int64_t Interns::known_identity(PyObject* value) const {
@@ -131,28 +133,17 @@ int64_t Interns::id_of_identity(PyObject* value) {
   if (!PyType_SUPPORTS_WEAKREFS(Py_TYPE(value))) {
     const auto known = by_pointer_.find(value);
     if (known != by_pointer_.end()) return static_cast<int64_t>(known->second);
-    const int64_t id = add(value, false);
+    const int64_t id = add(value, nullptr);
     by_pointer_[value] = static_cast<uint64_t>(id);
     return id;
   }
   const auto it = weak_pointer_.find(value);
-  if (it != weak_pointer_.end()) {
-    if (!is_dead(it->second)) return static_cast<int64_t>(it->second);
-    bury(it->second);  // another object lives at this address now
-    weak_pointer_.erase(it);
-  }
-  if (weak_pointer_.size() >= sweep_at_) {
-    for (auto i = weak_pointer_.begin(); i != weak_pointer_.end();) {
-      const bool gone = is_dead(i->second);
-      if (gone) bury(i->second);
-      i = gone ? weak_pointer_.erase(i) : std::next(i);
-    }
-    sweep_at_ = 2 * weak_pointer_.size() + 64;
-  }
-  Ref ref(PyWeakref_NewRef(value, nullptr));
+  if (it != weak_pointer_.end() && !is_dead(it->second)) return static_cast<int64_t>(it->second);
+  // Whatever lived at this address before is dead, if its callback has not come yet.
+  Ref ref(PyWeakref_NewRef(value, on_death_));
   if (!ref) return -1;
-  const int64_t id = add(ref.get(), true);
-  weak_pointer_[value] = static_cast<uint64_t>(id);
+  const int64_t id = add(ref.get(), value);
+  weak_pointer_[value] = by_ref_[ref.get()] = static_cast<uint64_t>(id);
   return id;
 }
 
@@ -183,7 +174,7 @@ int64_t Interns::id_of(PyObject* value) {
     Ref later(PyLong_FromUnsignedLongLong(next_id()));
     if (!later || PyDict_SetItem(dict.get(), key.get(), later.get()) < 0) return -1;
   }
-  const int64_t id = add(value, false);
+  const int64_t id = add(value, nullptr);
   if (dict.get() == by_key_) by_pointer_[value] = static_cast<uint64_t>(id);
   return id;
 }
@@ -193,8 +184,8 @@ PyObject* Interns::value(uint64_t id) const {
   if (id == kFalse) return Py_NewRef(Py_False);
   if (id == kTrue) return Py_NewRef(Py_True);
   const Held& entry = held(id);
-  PyObject* object = entry.weak && entry.object ? referent(entry.object) : entry.object;
-  if (!object || (entry.weak && object == Py_None)) {
+  PyObject* object = entry.referent && entry.object ? referent(entry.object) : entry.object;
+  if (!object || (entry.referent && object == Py_None)) {
     PyErr_SetString(PyExc_RuntimeError, "opkiln: a static object vanished during the call");
     return nullptr;
   }
@@ -203,6 +194,7 @@ PyObject* Interns::value(uint64_t id) const {
 
 int Interns::traverse(visitproc visit, void* arg) const {
   Py_VISIT(by_key_);
+  Py_VISIT(on_death_);
   for (const Held& entry : values_) Py_VISIT(entry.object);
   return 0;
 }
@@ -210,7 +202,7 @@ int Interns::traverse(visitproc visit, void* arg) const {
 void Interns::clear() {
   by_pointer_.clear();
   weak_pointer_.clear();
-  dead_.clear();
+  by_ref_.clear();
   first_ = next_id();
   std::vector<Held> old;
   old.swap(values_);

@@ -136,6 +136,15 @@ class Session:
         self.pins: dict[tuple[int, int], tuple[int, Place | None]] = {}
         self._captured: dict[int, tuple[Any, Node]] = {}
 
+    def close(self) -> None:
+        """End the trace: its values are of no more use, and must not keep the user's arrays alive.
+
+        They are cyclic garbage by now, which may lie about for long.
+        """
+        self.open = False
+        self.captures.clear()
+        self._captured.clear()
+
     def make(self, op: OpDef, *src: Node) -> Node:
         """The node of `op`, with the user's line on it and on any complaint about it."""
         try:
