@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 from weakref import WeakSet
 
@@ -15,7 +17,7 @@ import numpy as np
 
 from opkiln import native
 from opkiln.ops.record import record
-from opkiln.runtime import blame, debug, interop
+from opkiln.runtime import blame, debug, interop, jit
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import (
     ArgumentError,
@@ -32,8 +34,9 @@ from opkiln.runtime.program import Program, Request, clear_programs, program_of
 from opkiln.runtime.reference import interpret
 from opkiln.runtime.rewrite import rewrite
 from opkiln.runtime.stages import Lowering
-from opkiln.runtime.trace import Out, Traced, check_traceable, labels_of, trace
+from opkiln.runtime.trace import Nested, Out, Traced, check_traceable, labels_of, trace
 from opkiln.runtime.tree import hashable, mapped
+from opkiln.runtime.warmup import Call, Warmed, call_of, warm
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -88,6 +91,14 @@ class Compiled(Protocol[P, R_co]):
         """Graph, kernels and source for these arguments; nothing runs."""
         ...
 
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Callable[[], R_co]:
+        """A callable that repeats this call on the same arrays, with results in the same arrays."""
+        ...
+
+    def warmup(self, *args: Any, **kwargs: Any) -> Warmed:
+        """Build ahead what a call would need, from `TensorSpec`s in place of arrays."""
+        ...
+
     def clear(self) -> None:
         """Forget traces, programs and executors of this function; captured names are read anew."""
         ...
@@ -127,7 +138,7 @@ class Plain(Generic[P, R]):
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind as a method."""
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else types.MethodType(self, instance)
 
     def info(self) -> Info:
         """All zeros but `calls` and `fallbacks`."""
@@ -139,6 +150,20 @@ class Plain(Generic[P, R]):
         """Nothing is lowered while opkiln is disabled."""
         raise NotYet("OPKILN_DISABLE is set, so nothing is lowered", fix="unset OPKILN_DISABLE")
 
+    def bind(self, *args: Any, out: Any = None, **kwargs: Any) -> Callable[[], Any]:
+        """Repeats the call, with results in the arrays of the first one."""
+        if out is None:
+            arrays: list[Any] = []
+            result = self.fn(*args, **kwargs)
+            mapped(result, lambda v: arrays.append(v) if hasattr(v, "__array__") else None)
+            out = tuple(v if type(v) is np.ndarray else None for v in arrays)
+        return functools.partial(self, *args, out=out or None, **kwargs)
+
+    def warmup(self, *args: Any, **kwargs: Any) -> Warmed:
+        """Nothing is built while opkiln is disabled."""
+        del args, kwargs
+        return Warmed(getattr(self, "__qualname__", "function"), 0, "disabled", 0.0)
+
     def clear(self) -> None:
         """Forget the count of calls."""
         self.calls = 0
@@ -147,7 +172,7 @@ class Plain(Generic[P, R]):
 class Record:
     """What the native side keeps per signature: plan, tree of results, captured arrays."""
 
-    __slots__ = ("captures", "graph", "kinds", "out_tree", "plan", "program")
+    __slots__ = ("__weakref__", "captures", "graph", "kinds", "out_tree", "plan", "program")
 
     def __init__(self, traced: Traced, program: Program, kinds: str) -> None:
         self.graph = traced.graph  # equal to the program's, with this function's own lines
@@ -175,7 +200,8 @@ class Function(Generic[P, R]):
         self.signature = _signature(fn)
         self.parameters = tuple(self.signature.parameters.values())
         self.native = self._native()
-        self._records: dict[Any, list[Record]] = {}
+        # Held by the native side, which lets go of them when a receiver dies.
+        self._records: dict[Any, WeakSet[Record]] = {}
         self._lock = ForkLock()
 
     def _native(self) -> native.Compiled:
@@ -206,13 +232,15 @@ class Function(Generic[P, R]):
         )
         arrays = [v for v, k in zip(leaves, kinds, strict=True) if k == "a"]
         with self._lock:
-            for record in self._records.get(key, []):
+            records = self._records  # clear() puts another in its place, also during the trace
+            for record in records.get(key, ()):
                 # Another thread was first, or another executor asks again with the pinned sizes.
                 if all(arrays[i].shape[axis] == value for i, axis, value in record.program.pins):
                     return record
             names = tuple(p.name for p in self.parameters)
             param_kinds = tuple(p.kind for p in self.parameters)
-            traced = trace(self.fn, names, param_kinds, tree, leaves, kinds, name=self.name)
+            with Nested(self, self.name):
+                traced = trace(self.fn, names, param_kinds, tree, leaves, kinds, name=self.name)
             self.native._count("traces", 1)
             # The layout of captured arrays is checked on every call, so their sizes need no pin.
             pins = tuple(pin for pin in traced.pins if pin[0] < len(arrays))
@@ -224,9 +252,9 @@ class Function(Generic[P, R]):
                 2, "%s: traced for (%s), %s", self.name, _described(leaves, kinds), program.name
             )
             record = Record(traced, program, kinds)
-            self._records.setdefault(key, []).append(record)
-            if len(self._records) > SIGNATURES:  # the native side still holds those it uses
-                self._records.pop(next(iter(self._records)))
+            records.setdefault(key, WeakSet()).add(record)
+            if len(records) > SIGNATURES:  # the native side still holds those it uses
+                records.pop(next(iter(records)))
             return record
 
     def _leaf_key(self, value: Any, kind: str) -> Any:
@@ -239,10 +267,18 @@ class Function(Generic[P, R]):
         """Make the requested kernels callable; without a compiler mark the plan as interpreted."""
         try:
             for loaded in record.program.build(requests):
-                self.native._count("builds" if loaded.hit == "built" else "disk_hits", 1)
+                self.count(loaded)
         except ToolchainNotFound as error:
-            record.plan.set_fallback()
-            _warn_interpreted(error)
+            self.without_compiler(record, error)
+
+    def count(self, loaded: jit.Loaded) -> None:
+        """Count a translation unit of this function."""
+        self.native._count("builds" if loaded.hit == "built" else "disk_hits", 1)
+
+    def without_compiler(self, record: Record, error: ToolchainNotFound) -> None:
+        """From now on the record's calls are interpreted."""
+        record.plan.set_fallback()
+        _warn_interpreted(error)
 
     def interpret(self, record: Record, leaves: list[Any]) -> tuple[Any, ...]:
         """Run a call without a compiler: by the reference interpreter."""
@@ -255,7 +291,8 @@ class Function(Generic[P, R]):
 
     def inline(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Called while another function is traced: this one becomes part of it."""
-        return self.fn(*args, **kwargs)
+        with Nested(self, self.name):
+            return self.fn(*args, **kwargs)
 
     def export(self, library: str, array: Array) -> Any:
         """A result as the kind of array that the arguments were."""
@@ -284,8 +321,9 @@ class Function(Generic[P, R]):
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowering:
         """Graph, kernels and source for these arguments; nothing is built and nothing runs."""
-        tree, leaves, kinds = self.native._flatten(*args, **kwargs)
-        record = self.trace(tree, leaves, kinds)
+        with self._method_hint("lower"):
+            tree, leaves, kinds = self.native._flatten(*args, **kwargs)
+        record, _ = self.native._missing(*args, **kwargs)
         arrays = [v for v, kind in zip(leaves, kinds, strict=True) if kind == "a"]
         # A program of its own has no variants yet, so all that a call needs is missing from it.
         program = Program(record.graph, len(arrays), record.program.pins, self.options.opt_level)
@@ -307,29 +345,56 @@ class Function(Generic[P, R]):
 
     def clear(self) -> None:
         """Forget traces, programs and executors; captured names are read anew on the next call."""
-        with self._lock:
-            self._records.clear()
-            self.native._clear()
+        self._records = {}  # without the lock: a trace in progress serves its own call only
+        self.native._clear()
 
     def explain(self) -> str:
         """Not built yet."""
         raise NotYet("explain() is not built yet", fix="use OPKILN_DEBUG=1 to see each miss")
 
-    def warmup(self, *specs: Any) -> None:
-        """Not built yet."""
-        raise NotYet(
-            "warmup() is not built yet", fix="call the function once with arrays of the same kind"
-        )
+    def warmup(self, *args: Any, **kwargs: Any) -> Warmed:
+        """Build ahead what such a call needs; nothing runs, and no array is needed.
 
-    def bind(self, *args: Any) -> Any:
-        """Not built yet."""
-        raise NotYet(
-            "bind() is not built yet",
-            fix="call the function itself; a warm call costs about 100 ns",
-        )
+        Args:
+            args: as the function takes them, with a `TensorSpec` in place of each array, and the
+                type int or float in place of any number. Arrays and numbers will do too.
+            kwargs: the same, and `out=` if calls will have it in another memory order.
+
+        Raises:
+            OpkilnError: as the call would, for want of data that only a run has excepted.
+        """
+        with self._method_hint("warmup"):
+            return warm([Call(self.native, args, kwargs)])[0]
+
+    def bind(self, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+        """A callable that repeats this call on these very arrays, with results in the same arrays.
+
+        For the tightest loops: nothing is looked up or allocated. Write new data into the arrays
+        between the calls. One thread at a time may call it.
+        """
+        # Containers are copied, so that what is bound stays bound.
+        args, kwargs = mapped((args, kwargs), lambda v: v)
+        with self._method_hint("bind"):
+            return self.native._bind(*args, **kwargs)
+
+    @contextmanager
+    def _method_hint(self, door: str) -> Generator[None]:
+        """In obj.method.bind Python drops obj: say so when an argument is missing."""
+        try:
+            yield
+        except ArgumentError as error:
+            if error.fix or not self.parameters or self.parameters[0].name not in ("self", "cls"):
+                raise
+            fix = f"of a method, name the instance too: Class.{self.fn.__name__}.{door}(obj, ...)"
+            raise ArgumentError(str(error), fix=fix) from None
 
     def __reduce__(self) -> str:
-        return self.fn.__qualname__
+        name: str | None = getattr(self.fn, "__qualname__", None)
+        if name is None:
+            raise TypeError(
+                f"cannot pickle {self!r}: a {type(self.fn).__name__} has no name to be found by"
+            )
+        return name
 
     def __repr__(self) -> str:
         return f"<opkiln.compile {self.name}>"
@@ -390,7 +455,14 @@ def _signature(fn: Any) -> inspect.Signature:
         return inspect.Signature(
             [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names]
         )
-    return inspect.signature(fn)
+    try:
+        return inspect.signature(fn)
+    except ValueError:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise ArgumentError(
+            f"compile: Python does not know the parameters of the builtin {name}",
+            fix=f"wrap it: ok.compile(lambda x: {name}(x))",
+        ) from None
 
 
 _LIVE: WeakSet[native.Compiled] = WeakSet()  # what runtime_info() adds up
@@ -408,8 +480,28 @@ def _warn_interpreted(error: ToolchainNotFound) -> None:
     warnings.warn(text, OpkilnWarning, stacklevel=2)
 
 
+def warmup(*calls: object) -> tuple[Warmed, ...]:
+    """Build ahead what several calls need, side by side; see `Compiled.warmup`.
+
+    Args:
+        calls: each a tuple (function, argument, ...) or a functools.partial, of compiled functions.
+
+    Returns:
+        What was found of each call, in order.
+
+    Raises:
+        OpkilnError: the first of the calls that failed, after all others were built.
+    """
+    return warm([call_of(call) for call in calls])
+
+
 def clear_cache() -> None:
-    """Forget all programs of this process that no function holds. The cache on disk stays."""
+    """Forget what this process compiled: each function's traces, programs and executors.
+
+    The cache on disk stays; `opkiln cache clear` empties that.
+    """
+    for function in list(_LIVE):
+        function._frontend.clear()
     clear_programs()
 
 

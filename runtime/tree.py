@@ -8,15 +8,14 @@ from typing import Any, cast
 
 def mapped(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     """The same containers with `leaf(value)` for each leaf, in order."""
-    match tree:
-        case tuple() | list():
-            items = cast("tuple[object, ...] | list[object]", tree)
-            return type(items)(mapped(item, leaf) for item in items)
-        case dict():
-            entries = cast("dict[object, object]", tree)
-            return {key: mapped(item, leaf) for key, item in entries.items()}
-        case _:
-            return leaf(tree)
+    kind: Any = cast("Any", type(tree))
+    if kind is tuple or kind is list:
+        items = cast("tuple[object, ...] | list[object]", tree)
+        return type(items)(mapped(item, leaf) for item in items)
+    if kind is dict:
+        entries = cast("dict[object, object]", tree)
+        return {key: mapped(item, leaf) for key, item in entries.items()}
+    return leaf(tree)
 
 
 def hashable(tree: Any) -> Any:

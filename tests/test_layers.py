@@ -18,7 +18,7 @@ STAGES: list[set[str]] = [
     {"errors", "locks", "tree"},
     {"options", "interop"},
     {"config"},
-    {"key", "graph"},
+    {"key", "graph", "spec"},
     {"infer"},
     {"debug", "picture"},
     {"reference"},
@@ -30,6 +30,7 @@ STAGES: list[set[str]] = [
     {"program", "stages"},
     {"blame", "batch"},
     {"executor"},
+    {"warmup"},
     {"compile"},
     {"cli"},
 ]

@@ -14,6 +14,7 @@ from opkiln.runtime.errors import TraceError
 from opkiln.runtime.graph import Graph, Node, make
 from opkiln.runtime.trace import functions, views
 from opkiln.runtime.trace.host import HostTracer
+from opkiln.runtime.trace.nesting import Nested
 from opkiln.runtime.trace.session import (
     ArrayValue,
     HostValue,
@@ -26,6 +27,7 @@ from opkiln.runtime.trace.tracer import Tracer, call_row
 
 __all__ = [
     "HostTracer",
+    "Nested",
     "Out",
     "Traced",
     "Tracer",
@@ -60,15 +62,27 @@ class Traced:
     pin_places: tuple[str, ...] = ()  # the user's line of each pin
 
 
+# What stands above another decorator must stand below it: it decides what the function is given.
+_INSTEAD: dict[type, str] = {
+    classmethod: "write @classmethod above @ok.compile",
+    staticmethod: "write @staticmethod above @ok.compile",
+    property: "write @property above @ok.compile",
+}
+
+
 def check_traceable(fn: Any) -> None:
     """Refuse, when decorating, what can never be traced.
 
     Raises:
-        TraceError: not callable, a class, a generator or an async function.
+        TraceError: not callable, a class, a generator or an async function, or a decorator's
+            result that must stand outside.
     """
     got = f"the class {fn.__name__}" if is_a(fn, type) else fn.__class__.__name__
-    if is_a(fn, type) or not callable(fn):
-        raise failure(TraceError, f"compile: expected a function, got {got}")
+    advice = _INSTEAD.get(fn.__class__)
+    if advice is None and is_a(fn, type):
+        advice = "compile its methods, or a function that makes what is needed"
+    if advice is not None or not callable(fn):
+        raise failure(TraceError, f"compile: expected a function, got {got}", fix=advice)
     inner = fn
     while True:
         step = getattr(inner, "__func__", None) or getattr(inner, "func", None)
@@ -152,7 +166,7 @@ def trace(
         places = tuple(place_text(place) for _, (_, place) in pinned)
         return Traced(graph, out_tree, tuple(session.captures), pins, places)
     finally:
-        session.open = False
+        session.close()
 
 
 def labels_of(names: Sequence[str], tree: tuple[Any, ...]) -> dict[int, tuple[str, str]]:
@@ -174,17 +188,10 @@ def _label(part: Any, parameter: str, path: str, labels: dict[int, tuple[str, st
 def _bind(
     names: Sequence[str], param_kinds: Sequence[int], tree: tuple[Any, ...], values: list[Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    def build(part: Any) -> Any:
-        if isinstance(part, int):
-            return values[part]
-        if is_a(part, dict):
-            return {key: build(item) for key, item in part.items()}
-        return type(part)(build(item) for item in part)
-
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for parameter, kind, part in zip(names, param_kinds, tree, strict=True):
-        value = build(part)
+        value = _filled(part, values)
         if kind in _POSITIONAL:
             args.append(value)
         elif kind == _VAR_POSITIONAL:
@@ -194,6 +201,15 @@ def _bind(
         else:
             kwargs.update(value)
     return args, kwargs
+
+
+def _filled(part: Any, values: list[Any]) -> Any:
+    """Values for leaf numbers. No closure: one that names itself would outlive the trace."""
+    if isinstance(part, int):
+        return values[part]
+    if is_a(part, dict):
+        return {key: _filled(item, values) for key, item in part.items()}
+    return type(part)(_filled(item, values) for item in part)
 
 
 def _first_line(fn: Any) -> str:

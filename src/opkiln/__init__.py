@@ -13,16 +13,19 @@ __all__ = [  # noqa: F405
     "Compiled",
     "Info",
     "Lowering",
+    "TensorSpec",
+    "Warmed",
     "clear_cache",
     "compile",
     "config",
     "errors",
     "ops",
     "runtime_info",
+    "warmup",
 ]
 # Names of the design that are not built yet: asking for one says so instead of looking like a typo.
 _PLANNED = frozenset({
-    "Event", "Stream", "SubgraphBuilder", "TensorSpec", "custom_op", "grad", "load", "load_inline",
+    "Event", "Stream", "SubgraphBuilder", "custom_op", "grad", "load", "load_inline",
     "profile", "subgraph", "synchronize", "value_and_grad", "vjp", "xp",
 })  # fmt: skip
 __version__ = "0.1.0"

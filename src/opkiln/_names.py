@@ -9,6 +9,9 @@ from opkiln.runtime.compile import (
     clear_cache as clear_cache,
     compile as compile,
     runtime_info as runtime_info,
+    warmup as warmup,
 )
 from opkiln.runtime.config import config as config
 from opkiln.runtime.stages import Lowering as Lowering
+from opkiln.runtime.spec import TensorSpec as TensorSpec
+from opkiln.runtime.warmup import Warmed as Warmed
