@@ -185,3 +185,15 @@ def test_F060_orders_of_different_slices_stay_apart() -> None:
     t = np.arange(4.0)
     (got,) = like_numpy([case(lambda a, b: a.max() - b.min(), t[1:4], t[1:3])])
     assert got == 2
+
+
+def test_numpys_own_functions_compile() -> None:
+    """Their defaults, np._NoValue among them, are static."""
+    x = np.random.default_rng(0).standard_normal((5, 40)).astype(np.float32)
+    exact = (np.max, np.amin, np.argmax, np.any, np.all, np.ptp, np.count_nonzero)
+    like_numpy([case(fn, x) for fn in exact])
+    near = (np.sum, np.prod, np.mean, np.var, np.std, np.nansum)
+    for fn, got in zip(near, together([case(fn, x) for fn in near]), strict=True):
+        np.testing.assert_allclose(got, fn(x), rtol=1e-5)
+    mean = ok.compile(np.mean, static="axis")
+    np.testing.assert_allclose(mean(x, 1, keepdims=True), x.mean(1, keepdims=True), rtol=1e-5)

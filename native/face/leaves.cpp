@@ -1,6 +1,8 @@
 // Leaves of a call: what each kind of argument becomes, and what is refused.
 #include "face/bind.h"
 
+#include <cstring>
+
 #include "face/arrays.h"
 #include "face/compiled.h"
 #include "face/doors.h"
@@ -222,6 +224,9 @@ Bound add_foreign(Compiled* self, CallArgs& call, PyObject* o) {
   return Bound::ok;
 }
 
+// NumPy's default of keywords such as initial=, which a compiled np.sum has for itself.
+bool is_no_value(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "_NoValueType") == 0; }
+
 // Everything that is not one of the common exact types.
 Bound add_unusual(Compiled* self, CallArgs& call, PyObject* o) {
   const bool is_self = self->has_self && call.key.size() == 1;  // not an item of an argument
@@ -242,7 +247,7 @@ Bound add_unusual(Compiled* self, CallArgs& call, PyObject* o) {
   const int enumerated = is_enum(o);
   if (enumerated < 0) return Bound::error;
   if (enumerated || PyUnicode_Check(o) || PyBytes_Check(o) || PyType_Check(o) || PySlice_Check(o) ||
-      PyArray_DescrCheck(o) || o == Py_Ellipsis) {
+      PyArray_DescrCheck(o) || o == Py_Ellipsis || is_no_value(o)) {
     return add_static(self, call, o);
   }
   if (PyLong_Check(o)) return add_int(self, call, o);
