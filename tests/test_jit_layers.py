@@ -1,6 +1,5 @@
 """The lower cache and hostile file systems: real mounts and a real second user, where allowed."""
 
-import contextlib
 import importlib.util
 import json
 import os
@@ -219,6 +218,27 @@ def test_F105_F115_the_identity_below_serves_without_a_compiler(
     assert cold["error"] == "ToolchainNotFound"
 
 
+def test_F119_the_identity_below_serves_a_copied_compiler(tmp_path: Path) -> None:
+    """An image is unpacked with new inodes; its compiler is not asked again in each container."""
+    body = f'echo "$@" >> "$LOG"\n{child.PROBES}exec "$G" "$@"'
+    cxx = child.stub(tmp_path / "cxx", body)
+    env = {"OPKILN_CXX": cxx, "OPKILN_CACHE_DIR": tmp_path / "cache"}
+    assert child.run_child(OPKILN_CACHE_DIR=tmp_path / "image", OPKILN_CXX=cxx)["loaded"] == [
+        "built"
+    ]
+    cxx.with_suffix(".log").unlink()
+    shutil.copy2(cxx, tmp_path / "copy")
+    (tmp_path / "copy").rename(cxx)
+    env["OPKILN_CACHE_LOWER"] = tmp_path / "image"
+    report = child.run_child(**env)
+    assert (report["loaded"], report["warnings"], child.starts(cxx)) == (["disk"], [], 0)
+    assert report["path"].startswith(str(tmp_path / "image"))
+    assert not (tmp_path / "cache" / store.COMPILERS).exists()
+    os.utime(cxx, (7, 7))  # a compiler that may be another one is asked
+    assert child.run_child(**env)["loaded"] == ["disk"]
+    assert child.starts(cxx) == 2
+
+
 # ---- another CPU ----
 
 
@@ -245,6 +265,21 @@ def test_F066_F119_an_image_of_another_cpu(tmp_path: Path, image: Path, extra: l
         assert report["error"] == "ToolchainNotFound"
     else:
         assert (report["loaded"], report["warnings"]) == (["disk"], [])
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the flag is for x86-64")
+@pytest.mark.parametrize("flag", ["", " -march=x86-64-v2"])
+def test_F066_F119_an_image_of_another_cpu_with_a_compiler(tmp_path: Path, flag: str) -> None:
+    body = f'echo "$@" >> "$LOG"\n{child.PROBES}exec "$G" "$@"'
+    cxx = child.stub(tmp_path / "cxx", body)
+    env = {"OPKILN_CXX": f"{cxx}{flag}"}
+    assert child.run_child(OPKILN_CACHE_DIR=tmp_path / "image", **env)["loaded"] == ["built"]
+    forge(tmp_path / "image", [])
+    cxx.with_suffix(".log").unlink()
+    env |= {"OPKILN_CACHE_LOWER": str(tmp_path / "image")}
+    report = child.run_child(OPKILN_CACHE_DIR=tmp_path / "cache", **env)
+    assert (report["loaded"], report["warnings"]) == (["disk"], [])
+    assert child.starts(cxx) == (0 if flag else 2)  # what "native" means here has to be asked
 
 
 def test_this_cpu_runs_what_its_compiler_says_it_has() -> None:
@@ -443,111 +478,3 @@ def test_F075_an_entry_below_that_only_root_can_read(shared: Path) -> None:
     assert report["loaded"] == ["built"]
     (warning,) = report["warnings"]
     assert "Permission denied" in warning
-
-
-# ---- a file system that is late, as NFS is ----
-
-
-def late(real: Callable[..., object], match: str, error: int, times: int) -> Callable[..., object]:
-    """The function, failing the first `times` times for paths that end so."""
-    left = [times]
-
-    def call(path: object, *args: object, **kw: object) -> object:
-        if str(path).endswith(match) and left[0]:
-            left[0] -= 1
-            raise OSError(error, os.strerror(error), path)
-        return real(path, *args, **kw)
-
-    return call
-
-
-@pytest.mark.parametrize("name", [store.MANIFEST, store.LIBRARY, store.LOG])
-@pytest.mark.parametrize("error", [2, 116])  # ENOENT, ESTALE
-def test_a_file_that_shows_up_late_is_no_damage(
-    scoped: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: int
-) -> None:
-    first = ask(5)
-    monkeypatch.setattr(os, "open", late(os.open, name, error, 2))
-    assert ask(5).path == first.path
-
-
-def test_a_file_that_never_shows_up_is_damage(
-    scoped: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask(5)
-    calls = []
-    real = os.open
-
-    def stale(path: object, *args: int) -> int:
-        if str(path).endswith(store.LIBRARY) and "/.build-" not in str(path):
-            calls.append(path)
-            raise OSError(116, "Stale file handle", path)
-        return real(path, *args)
-
-    monkeypatch.setattr(os, "open", stale)
-    with pytest.warns(errors.OpkilnWarning, match="Stale file handle") as caught:
-        assert ask(5).hit == "built"
-    assert len(caught) == 1
-    assert len(calls) == 2 * store._LOOKS  # bounded: before and under the lock
-
-
-@pytest.mark.parametrize("what", ["done", "not done"])
-def test_a_rename_whose_answer_was_lost(
-    scoped: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    real, lost = os.rename, []
-
-    def rename(source: str, target: str) -> None:
-        if "/.build-" in source and not lost:
-            lost.append(source)
-            if what == "done":
-                real(source, target)
-            raise FileNotFoundError(2, "No such file or directory", source)
-        real(source, target)
-
-    monkeypatch.setattr(os, "rename", rename)
-    assert ask(6).hit == ("disk" if what == "done" else "built")
-    assert ask(6).hit == "disk"
-    assert not child.private_files(scoped)
-
-
-def test_a_rename_that_shows_late(scoped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rename worked, but its answer was lost and for a while the entry cannot be seen."""
-    real, real_stat, hidden = os.rename, os.lstat, []
-
-    def rename(source: str, target: str) -> None:
-        real(source, target)
-        if "/.build-" in source and not hidden:
-            hidden.extend([target] * 2)
-            raise FileNotFoundError(2, "No such file or directory", source)
-
-    def lstat(path: str) -> os.stat_result:
-        if path in hidden:
-            hidden.remove(path)
-            raise FileNotFoundError(2, "No such file or directory", path)
-        return real_stat(path)
-
-    monkeypatch.setattr(os, "rename", rename)
-    monkeypatch.setattr(os, "lstat", lstat)
-    ask(6)
-    assert not hidden
-    assert ask(6).hit == "disk"
-    assert not child.private_files(scoped)
-
-
-def test_an_entry_that_goes_while_it_is_read_is_a_plain_miss(
-    scoped: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
-) -> None:
-    entry = Path(ask(5).path).parent
-    real, gone = os.open, []
-
-    def going(path: object, *args: int, **kw: int) -> int:
-        if str(path).endswith(store.LIBRARY) and len(gone) < 2:
-            gone.append(path)
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(entry)
-        return real(path, *args, **kw)
-
-    monkeypatch.setattr(os, "open", going)
-    assert ask(5).hit == "built"
-    assert not recwarn.list

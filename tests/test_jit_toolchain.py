@@ -302,7 +302,7 @@ def test_ninja_file_is_the_same_each_time_and_written_once(scoped: Path, tmp_pat
     assert (tmp_path / "build.ninja").stat().st_mtime_ns == stamp
 
 
-def test_A14_an_edited_header_rebuilds_what_includes_it(scoped: Path, tmp_path: Path) -> None:
+def test_A14_F061_an_edited_header_rebuilds_what_includes_it(scoped: Path, tmp_path: Path) -> None:
     sources = sources_in(tmp_path)
     header = tmp_path / "value.h"
     header.write_text("#define V 10\n", encoding="utf-8")
@@ -353,6 +353,19 @@ def test_a_driver_that_prints_strange_steps_is_used_as_a_driver() -> None:
     assert toolchain._parse_steps("") == ()
     assert toolchain._parse_steps(" /usr/bin/cc1plus a.cpp 'open") == ()
     assert toolchain._parse_steps(" /x/clang -cc1 a.cpp\n") == ()
+
+
+def test_F143_no_tool_is_taken_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("as", "ld"):
+        child.stub(tmp_path / name, "exit 0")
+    monkeypatch.chdir(tmp_path)
+    for path in (os.environ["PATH"], None):
+        if path is None:
+            monkeypatch.delenv("PATH")
+        steps = toolchain._parse_steps(" /usr/lib/cc1plus -quiet\n as --64\n ld -shared\n")
+        assert [Path(step[0]).is_absolute() for step in steps] == [True] * 3
 
 
 def test_a_compiler_script_is_never_bypassed(scoped: Path, tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ class NotStarted(Exception):
 def environment() -> dict[str, str]:
     """The environment of a compiler: the user's, without what changes results, in plain English."""
     kept = {k: v for k, v in os.environ.items() if k not in _DROPPED and not k.startswith("LC_")}
-    return kept | {"LC_ALL": "C"}
+    # Without PATH the driver finds no linker, although we found the driver.
+    return {"PATH": os.defpath} | kept | {"LC_ALL": "C"}
 
 
 class Job:

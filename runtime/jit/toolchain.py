@@ -184,24 +184,31 @@ def _runs_here(features: Sequence[str]) -> bool:
     return bool(here) and here.issuperset(_SYSTEM_NAMES.get(name, name) for name in plain)
 
 
+def _asked(request: Request) -> dict[str, list[str]]:
+    """What decides the answer, besides the CPU."""
+    return {
+        "words": list(request.words),
+        "program": _stamp(request.program),
+        "compiler": _stamp(request.compiler),
+        "environment": [f"{name}={os.environ.get(name, '')}" for name in _TOOL_ENV],
+    }
+
+
+def _same_file(here: list[str], kept: list[str], *, copied: bool) -> bool:
+    """Compare two stamps; in an image that was copied, a file has another inode."""
+    return here[:-1] == kept[:-1] if copied else here == kept
+
+
 def _record_name(request: Request, cpu: str) -> str:
-    parts = KeyParts(
-        [
-            ("schema", _SCHEMA),
-            ("words", request.words),
-            ("program", _stamp(request.program)),
-            ("compiler", _stamp(request.compiler)),
-            ("environment", [f"{name}={os.environ.get(name, '')}" for name in _TOOL_ENV]),
-        ]
-    )
+    parts = KeyParts([("schema", _SCHEMA), *_asked(request).items()])
     return f"{cpu}-{parts.short}.json"
 
 
-def _from_record(record: Record, words: tuple[str, ...]) -> Compiler | None:
+def _from_record(record: Record, words: tuple[str, ...], *, copied: bool) -> Compiler | None:
     if record.text("schema") != _SCHEMA:
         return None
     inner = record.texts("inner")
-    if inner and words and _stamp(inner[0]) != inner:
+    if inner and words and not _same_file(_stamp(inner[0]), inner, copied=copied):
         return None  # the driver is the same file, but the compiler that it starts is not
     return Compiler(
         words,
@@ -216,20 +223,59 @@ def _from_record(record: Record, words: tuple[str, ...]) -> Compiler | None:
     )
 
 
-def _read_record(layer: Layer, name: str, words: tuple[str, ...]) -> Compiler | None:
+def _read_record(
+    layer: Layer, name: str, words: tuple[str, ...], asked: dict[str, list[str]] | None = None
+) -> Compiler | None:
+    """Read one answer; with `asked`, only if it was to that question."""
     folder = f"{layer.base}/{store.COMPILERS}"
     try:
         if store.distrust(os.lstat(folder), directory=True, any_owner=layer.lower):
             return None
         data = store.read_owned(f"{folder}/{name}", any_owner=layer.lower)
-        return _from_record(Record(data), words)
+        record = Record(data)
+        if asked is not None and not _answers(record, asked):
+            return None
+        return _from_record(record, words, copied=layer.lower)
     except (OSError, ValueError):
         return None
 
 
 def stored(layer: Layer, request: Request) -> Compiler | None:
     """Return the kept answer for this very compiler file on this CPU."""
-    return _read_record(layer, _record_name(request, _cpu()), request.words)
+    cpu = _cpu()
+    found = _read_record(layer, _record_name(request, cpu), request.words)
+    if found is not None or not layer.lower:
+        return found
+    asked = _asked(request)
+    for name in _record_names(layer, cpu):
+        found = _read_record(layer, name, request.words, asked)
+        # What -march=native stands for holds for one CPU, a stated baseline for all that have it.
+        if found and (name.startswith(cpu) or (not found.arch and _runs_here(found.features))):
+            return found
+    return None
+
+
+def _answers(record: Record, asked: dict[str, list[str]]) -> bool:
+    files = ("program", "compiler")
+    return all(
+        _same_file(value, record.texts(name), copied=True)
+        if name in files
+        else value == record.texts(name)
+        for name, value in asked.items()
+    )
+
+
+def _record_names(layer: Layer, cpu: str) -> list[str]:
+    """The files of all answers: those for this CPU first, then the newest first."""
+    found: list[tuple[bool, int, str]] = []
+    folder = f"{layer.base}/{store.COMPILERS}"
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        found += [
+            (e.name.startswith(cpu), e.stat().st_mtime_ns, e.name)
+            for e in entries
+            if e.name.endswith(".json")
+        ]
+    return [name for _, _, name in sorted(found, reverse=True)]
 
 
 def stored_without_compiler(layer: Layer) -> Iterator[Compiler]:
@@ -238,18 +284,10 @@ def stored_without_compiler(layer: Layer) -> Iterator[Compiler]:
     Those for this CPU come first; others serve if this CPU has all that they ask for, as where an
     image was made on another machine.
     """
-    found: list[tuple[bool, int, str]] = []
     cpu = _cpu()
-    folder = f"{layer.base}/{store.COMPILERS}"
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        found += [
-            (e.name.startswith(cpu), e.stat().st_mtime_ns, e.name)
-            for e in entries
-            if e.name.endswith(".json")
-        ]
-    for own, _, name in sorted(found, reverse=True):
+    for name in _record_names(layer, cpu):
         compiler = _read_record(layer, name, ())
-        if compiler is not None and (own or _runs_here(compiler.features)):
+        if compiler and (name.startswith(cpu) or _runs_here(compiler.features)):
             yield compiler
 
 
@@ -272,7 +310,7 @@ def probe(folder: str, request: Request) -> Compiler:
     compiler, inner = _describe(request, arch, macros, version_text, steps_text)
     fields: dict[str, str | int | list[str]] = {
         "schema": _SCHEMA,
-        "words": list(request.words),
+        **_asked(request),
         "target": compiler.target,
         "version": compiler.version,
         "digest": compiler.digest,
@@ -378,7 +416,8 @@ def _parse_steps(text: str) -> tuple[tuple[str, ...], ...]:
     """Read cc1plus, as and ld out of the driver's -### output; () if it is not as expected."""
     import shlex
 
-    path = os.pathsep.join([_first(r"^COMPILER_PATH=(.*)$", text), os.environ.get("PATH", "")])
+    folders = _first(r"^COMPILER_PATH=(.*)$", text), os.environ.get("PATH", os.defpath)
+    path = os.pathsep.join(filter(None, folders))  # an empty entry would be this directory
     steps: dict[str, tuple[str, ...]] = {}
     for line in text.splitlines():
         if not line.startswith(" "):
