@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,15 @@ def test_a_failure_names_its_case(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(f(X), scaled(200 + k)(X))
 
 
+def test_all_that_want_a_kernel_hear_that_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    breaking(monkeypatch, "expm1")
+    f = ok.compile(lambda x: np.expm1(x) - 0.40625)
+    record, requests = f._missing(X)
+    want = batch.Want(record.program, tuple(requests))
+    for outcome in batch.build([want, want]):
+        assert isinstance(outcome, CompileFailed)
+
+
 def test_side_by_side_keeps_order_and_stops_at_an_error() -> None:
     both = threading.Barrier(2, timeout=60)
 
@@ -111,3 +121,22 @@ def test_side_by_side_keeps_order_and_stops_at_an_error() -> None:
     with config.scope(max_jobs=1), pytest.raises(KeyboardInterrupt):
         batch.side_by_side([lambda k=k: failing(k) for k in range(5)])
     assert begun == [0, 1]
+
+    calling = threading.current_thread()
+    helper: list[threading.Thread] = []
+    found = threading.Event()
+
+    def either(k: int) -> None:
+        begun.append(k)
+        if threading.current_thread() is calling:
+            found.wait(60)
+            helper[0].join(60)
+        else:
+            helper.append(threading.current_thread())
+            found.set()
+            raise KeyError(k)
+
+    begun.clear()
+    with config.scope(max_jobs=2), pytest.raises(KeyError):
+        batch.side_by_side([partial(either, k) for k in range(5)])
+    assert set(begun) <= {0, 1}

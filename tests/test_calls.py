@@ -353,6 +353,35 @@ def test_clear_from_inside_a_trace_is_complete() -> None:
     assert f.info().traces == 2
 
 
+def test_clear_while_another_thread_traces() -> None:
+    state = types.SimpleNamespace(gain=2.0)
+    entered, go = threading.Event(), threading.Event()
+    seen: dict[str, Any] = {}
+
+    @ok.compile
+    def f(x: Any) -> Any:
+        result = np.sqrt(x) * state.gain + 0.015625
+        if not entered.is_set():
+            entered.set()
+            go.wait(60)
+        return result
+
+    def call(name: str) -> None:
+        seen[name] = f(X)
+
+    threads = [threading.Thread(target=call, args=(name,)) for name in ("early", "late")]
+    threads[0].start()
+    entered.wait(60)
+    state.gain = 3.0
+    f.clear()
+    threads[1].start()  # waits for the first trace, whose record is not for it
+    go.set()
+    for thread in threads:
+        thread.join(60)
+    same(seen["early"], np.sqrt(X) * 2.0 + 0.015625)
+    same(seen["late"], np.sqrt(X) * 3.0 + 0.015625)
+
+
 # ---- from anywhere ----
 
 

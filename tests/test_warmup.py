@@ -135,6 +135,10 @@ def test_layouts_and_out_are_part_of_what_is_built() -> None:
             f(x) if out is None else f(x, out=out)  # type: ignore[call-arg]
     with pytest.raises(errors.ShapeError, match=r"\(5,\)"):
         f.warmup(TensorSpec((6, 6), "f4"), out=TensorSpec(5, "f4"))
+    rows = ok.compile(lambda x: (x * 0.625).sum(axis=1))
+    assert rows.warmup(TensorSpec((None, None), "f4", "F")).kernels == 1
+    with nothing_is_built():
+        rows(np.ones((5, 7), "f4", order="F"))
     nested = ok.compile(lambda tree: tree["x"] * tree["more"][0] + 0.640625)
     tree = {"x": TensorSpec(None, "f8"), "more": [int]}
     assert nested.warmup(tree).kernels == 1
