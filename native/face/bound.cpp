@@ -333,7 +333,7 @@ bool bind_once(Compiled* self, Fixed& in, PyObject* const* args, Py_ssize_t narg
     return false;
   }
   if (call.key[0] != self->id) throw Restart{};
-  if (call.foreign) return refuse_tensor(self);
+  if (call.origin || call.borrowed) return refuse_tensor(self);
   call.args_size = call.key.size();
   OutArgs outs;
   const bool given = out && out != Py_None;

@@ -231,6 +231,13 @@ bool is_no_value(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "_NoValu
 Bound add_unusual(Compiled* self, CallArgs& call, PyObject* o) {
   const bool is_self = self->has_self && call.key.size() == 1;  // not an item of an argument
   if (!is_self && known_door(Py_TYPE(o))) return add_foreign(self, call, o);
+  if (is_self && !PyArray_IsScalar(o, Generic)) {  // mostly an instance that was here before
+    const int64_t id = self->inside->interns.known_identity(o);
+    if (id >= 0) {
+      push_static(call, Py_NewRef(o), id);
+      return Bound::ok;
+    }
+  }
   if (PyArray_IsScalar(o, Generic)) return add_numpy_scalar(self, call, o);
   if (PyArray_Check(o)) {
     const int mapped = is_memmap(o);
