@@ -139,6 +139,27 @@ def test_a_method_looks_like_a_method() -> None:
     same(list(map(d.scale, [X, X]))[1], out)
 
 
+def test_a_warm_method_call_asks_its_instance_nothing() -> None:
+    asked: list[str] = []
+
+    class Asked(type):
+        def __getattr__(cls, name: str) -> Any:
+            asked.append(name)
+            raise AttributeError(name)
+
+    class Model(metaclass=Asked):
+        @ok.compile
+        def scale(self, x: Any) -> Any:
+            return x * 2.0
+
+    model = Model()
+    model.scale(X)
+    assert asked
+    asked.clear()
+    same(model.scale(X), X * 2.0)
+    assert asked == []
+
+
 def test_attributes_are_read_while_tracing() -> None:
     d = Derived(2.0)
     d.scale(X)
@@ -403,6 +424,39 @@ def test_F089_clear_while_threads_call(parallelize: Callable[..., list[object]])
     state.gain = 8.0
     f.clear()
     same(f(X), X * 8.0)
+
+
+def test_F150_many_functions_from_many_threads(parallelize: Callable[..., list[object]]) -> None:
+    """First calls, warm-ups, bound calls and clears of shared functions, all at once."""
+    functions = [
+        ok.compile(lambda x: x * GAIN + 1.0),
+        ok.compile(lambda x: (x * GAIN).sum()),
+        ok.compile(lambda x: (np.sqrt(x), x.shape[0])),
+    ]
+    wants = [f.__wrapped__(X) for f in functions]
+
+    def work(seed: int) -> None:
+        for step in range(60):
+            at = (seed + step) % 3
+            f, want = functions[at], wants[at]
+            match (seed * 7 + step) % 5:
+                case 0:
+                    f.warmup(ok.TensorSpec(None, "f8"))
+                case 1:
+                    check(f.bind(X)(), want)
+                case 2 if step % 10 == 2:
+                    f.clear()
+                case _:
+                    check(f(X), want)
+
+    def check(got: Any, want: Any) -> None:
+        if isinstance(want, tuple):
+            same(got[0], want[0])
+            assert got[1] == want[1]
+        else:
+            same(got, want)
+
+    parallelize(work, 6)
 
 
 def test_a_signal_handler_may_call() -> None:
