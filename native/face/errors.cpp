@@ -23,8 +23,7 @@ const ErrorRow kRows[] = {
     {"PoolTimeout", &PyExc_TimeoutError},     {"PoolLimitError", &PyExc_RuntimeError},
     {"EventError", &PyExc_RuntimeError},      {"LoadFailed", &PyExc_OSError},
     {"SymbolMissing", &PyExc_AttributeError}, {"HostRangeError", &PyExc_OverflowError},
-    {"BusyError", &PyExc_RuntimeError},
-    {nullptr, &PyExc_RuntimeError},
+    {"BusyError", &PyExc_RuntimeError},       {nullptr, &PyExc_RuntimeError},
 };
 static_assert(sizeof(kRows) / sizeof(kRows[0]) == static_cast<size_t>(Err::count_));
 
