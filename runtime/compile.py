@@ -80,7 +80,21 @@ class Compiled(Protocol[P, R_co]):
     __name__: str
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """Run the function on arrays."""
+        """Run the function on arrays; the first call of a kind traces and builds.
+
+        Arrays have bool, 8 to 64-bit integers, float32 or float64, and any strides. Results have
+        NumPy's dtype and shape and own their memory; one without axes is a NumPy scalar. `out=` is
+        an array of the exact shape, or a tuple with one for each array result.
+
+        Raises:
+            ArgumentError: the arguments do not fit the signature.
+            UnsupportedDType: an array has another dtype, or `out=` one that cannot hold the result.
+            TraceError: the function does what cannot be traced.
+            ShapeError: shapes do not fit each other, or `out=`.
+            ReadOnlyError: `out=` cannot be written.
+            HostRangeError: a Python number does not fit the dtype that it meets.
+            CompileFailed: the compiler refused the kernel.
+        """
         ...
 
     def info(self) -> Info:
