@@ -262,6 +262,29 @@ def test_F145_capsules_of_both_kinds(version: int | None) -> None:
     assert x.deleted == x.exported
 
 
+class ByNumpy:
+    """Lends an ndarray by NumPy's own exporter."""
+
+    def __init__(self, memory: Array) -> None:
+        self.memory = memory
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.memory.__dlpack__(**options)
+
+
+@pytest.mark.parametrize("code", "?bhilBHILfd")
+def test_F145_dtypes(code: str) -> None:
+    x = np.array([0, 1, 1], code)
+    x.flags.writeable = False
+    for view in (x, x[:0], x[1, ...]):
+        result = double(ByNumpy(view))
+        assert result.dtype == x.dtype
+        np.testing.assert_array_equal(result, view + view)
+
+
 def test_F047_negative_strides_by_dlpack() -> None:
     class Reversed(Producer):
         def __init__(self) -> None:
@@ -564,8 +587,8 @@ def test_nothing_leaks() -> None:
     ]
     for call in calls:
         call()
-    before = [sys.getrefcount(o) for o in (buffer, interface, Interface, interface.memory)]
     gc.collect()
+    before = [sys.getrefcount(o) for o in (buffer, interface, Interface, interface.memory)]
     blocks = sys.getallocatedblocks()
     for _ in range(10_000 // len(calls)):
         for call in calls:

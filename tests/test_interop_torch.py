@@ -256,6 +256,43 @@ def test_forward_mode() -> None:
         assert torch.equal(double(ones(3)), 2 * ones(3))
 
 
+def test_as_part_of_an_autograd_function() -> None:
+    """torch calls forward and backward without recording, so that they may take any tensor."""
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return double(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            return double(g)
+
+    x = torch.ones(3, requires_grad=True)
+    y = Double.apply(x)
+    assert y.requires_grad
+    y.sum().backward()
+    assert x.grad.tolist() == [2, 2, 2]
+
+
+@warns
+def test_as_a_custom_op() -> None:
+    """What the errors advise: torch records the op without looking into it."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    @torch.library.custom_op("opkiln_tests::double", mutates_args=())
+    def op(x: torch.Tensor) -> torch.Tensor:
+        return double(x)
+
+    op.register_fake(torch.empty_like)
+    for recorded in (
+        make_fx(op)(ones(3)),
+        make_fx(op, tracing_mode="fake")(ones(3)),
+        torch.compile(lambda x: op(x) + 0, backend="eager", fullgraph=True),
+    ):
+        assert recorded(SQUARE[0]).tolist() == [0, 2, 4, 6]
+
+
 @pytest.mark.parametrize("transform", ["vmap", "grad", "jvp", "functionalize"])
 def test_functorch(transform: str) -> None:
     calls = {
@@ -325,6 +362,14 @@ def test_no_plain_memory() -> None:
     ):
         refused(x, kind, *words)
         refused(ones(3), kind, *words, out=x)
+
+
+def test_freed_storage() -> None:
+    for shape in ((3,), ()):
+        x = torch.ones(shape)
+        x.untyped_storage().resize_(0)
+        refused(x, errors.ArgumentError, "expected memory", "with values")
+        refused(torch.ones(shape), errors.ArgumentError, "expected memory", out=x)
 
 
 @warns

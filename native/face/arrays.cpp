@@ -36,7 +36,7 @@ PyArrayObject* out_array(CallArgs& call, PyObject* o) {
     if (!array) return nullptr;
     call.keep(array);
   } else if (!PyArray_CheckExact(o)) {
-    if (PyArray_Check(o) || !offers_memory(o)) {
+    if (PyArray_Check(o) || (!known_door(Py_TYPE(o)) && !offers_memory(o))) {
       raise(Err::argument, "pass an ndarray to write to",
             "out: return arrays must be of ArrayType, got %s", Py_TYPE(o)->tp_name);
       return nullptr;

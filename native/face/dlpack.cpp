@@ -70,8 +70,13 @@ PyObject* wrap(PyObject* source, const DLTensor& t, bool readonly, Ref owner) {
     empty |= dims[i] == 0;
     if (t.strides) strides[i] = static_cast<npy_intp>(t.strides[i]) * itemsize;
   }
-  if (empty || (!t.data && t.ndim == 0)) {
-    return PyArray_Zeros(t.ndim, dims, descr, 0);  // there may be no memory behind an empty tensor
+  if (empty) {
+    return PyArray_Zeros(t.ndim, dims, descr, 0);  // there may be no memory behind it
+  }
+  if (!t.data) {
+    Py_DECREF(descr);
+    return raise(Err::argument, "pass an array with values", "expected memory, a %s has none",
+                 Py_TYPE(source)->tp_name);
   }
   char* data = static_cast<char*>(t.data) + t.byte_offset;
   PyObject* array =
@@ -178,6 +183,8 @@ PyObject* array_from_exchange(PyObject* o, const DLPackExchangeAPI& api, bool wr
   return wrap_versioned(o, m, writable, Ref(owner));
 }
 
+PyObject* array_over(PyObject* o, const DLTensor& t) { return wrap(o, t, false, Ref::borrow(o)); }
+
 PyObject* array_from_capsule(PyObject* o, bool writable) {
   if (check_device(o) < 0) return nullptr;
   Ref capsule(capsule_of(o));
@@ -220,7 +227,7 @@ PyObject* fresh_in(const DLPackExchangeAPI& api, const core::OutSpec& spec, char
   const auto deleter = [](DLManagedTensorVersioned* m) { std::free(m); };  // on any thread
   block->managed = {1, 0, nullptr, deleter, 0, {}};
   block->managed.dl_tensor = {*data, {kDLCPU, 0}, spec.ndim, type, block->shape, block->strides, 0};
-  void* object = nullptr;
+  void* object = nullptr;  // the block is taken, also on failure
   if (api.object_from_managed(&block->managed, &object) != 0) return nullptr;
   return static_cast<PyObject*>(object);
 }

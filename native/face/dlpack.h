@@ -13,6 +13,9 @@ namespace opkiln::face {
 PyObject* array_from_exchange(PyObject* o, const DLPackExchangeAPI& api, bool writable);
 PyObject* array_from_capsule(PyObject* o, bool writable);
 
+// The same of a borrowed description. What it says holds while nothing changes the tensor itself.
+PyObject* array_over(PyObject* o, const DLTensor& t);
+
 // NumPy's type number, NPY_NOTYPE for what we do not compute with.
 int type_num_of(const DLDataType& t);
 

@@ -231,9 +231,15 @@ bool read_foreign(CallArgs& call, PyObject* o, PyObject** array) {
 PyObject* array_to_write(CallArgs& call, PyObject* o) {
   Door door;
   if (!door_of(o, &door) || !check_origin(call.torch_is_watching, o, door, true)) return nullptr;
-  Ref array(array_from(o, door, true));
-  const bool marks = array && door.origin && door.origin->is_torch;
-  if (marks && !mark_written(o)) return refused(o);
+  if (!door.origin || !door.origin->is_torch) return array_from(o, door, true);
+  Ref array;
+  DLTensor t;
+  if (door.api && door.api->tensor_from_object) {  // torch's tensors are never read-only
+    if (door.api->tensor_from_object(o, &t) == 0) array = Ref(array_over(o, t));
+  } else {
+    array = Ref(read_memory(o, door, true));
+  }
+  if (!array || !mark_written(o)) return refused(o);
   return array.release();
 }
 
