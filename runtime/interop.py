@@ -18,6 +18,7 @@ from opkiln.runtime.errors import ArgumentError, DeviceMismatch
 if TYPE_CHECKING:
     import numpy as np
 
+EXCHANGE = "__dlpack_c_exchange_api__"
 # How a library makes its array of an ndarray, where that is not `from_dlpack`.
 IMPORTS = {"jax.numpy": "asarray"}  # keeps to jax_enable_x64, and from_dlpack takes 10 us more
 
@@ -38,7 +39,7 @@ def door(o: Any, has_buffer: bool) -> tuple[str, str | None]:
     if has_buffer:
         return "buffer", _library(o, cls)
     if hasattr(cls, "__dlpack__"):
-        own = "__dlpack_c_exchange_api__" in vars(cls)  # a subclass may mean another __dlpack__
+        own = EXCHANGE in vars(cls)  # a subclass may mean another __dlpack__
         return "exchange" if own else "dlpack", _library(o, cls)
     if hasattr(o, "__array_interface__") or hasattr(o, "__array_struct__"):
         return "interface", None
@@ -60,9 +61,11 @@ def _importer(library: str) -> Callable[[Any], Any]:
 
 def offers_memory(o: Any) -> bool:
     """Whether the object is meant to be read as an array; bytes are a value, not an array."""
+    if isinstance(o, bytes):
+        return False
     names = ("__dlpack__", "__array_interface__", "__array_struct__", "__array__")
-    if isinstance(o, bytes) or any(hasattr(o, name) for name in names):
-        return not isinstance(o, bytes)
+    if any(hasattr(o, name) for name in names):
+        return True
     try:
         memoryview(o).release()
     except TypeError:
@@ -76,9 +79,8 @@ def captured(o: Any) -> np.ndarray[Any, Any]:
     Raises:
         OpkilnError: the array is refused, as it would be as an argument.
     """
-    if (
-        _is_torch(_class_of(o)) and o.requires_grad
-    ):  # also under no_grad(): later calls may be outside
+    # Refused under no_grad() too: later calls may be outside of it.
+    if _is_torch(_class_of(o)) and o.requires_grad:
         raise ArgumentError(
             f"a {type(o).__name__} with requires_grad cannot be used: gradients through compiled "
             f"functions are not built yet",
@@ -165,7 +167,7 @@ def _library(o: Any, cls: type[Any]) -> str | None:
 def _torch_door(cls: type[Any]) -> str:
     torch = _torch()
     if cls is torch.Tensor or cls is torch.nn.Parameter:
-        return "exchange" if hasattr(cls, "__dlpack_c_exchange_api__") else "dlpack"
+        return "exchange" if hasattr(cls, EXCHANGE) else "dlpack"
     wraps = getattr(cls, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
     raise ArgumentError(
         f"expected a plain torch.Tensor, got the subclass {cls.__name__}",

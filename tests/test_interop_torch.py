@@ -6,6 +6,7 @@ import contextlib
 import copy
 import gc
 import pickle
+import subprocess
 import sys
 import weakref
 from collections.abc import Callable
@@ -496,6 +497,41 @@ def test_captures_are_refused_like_arguments() -> None:
         with torch.no_grad(), pytest.raises(kind, match=rf"captured array(.|\n)*{words}") as caught:
             f(np.ones(3))
         assert __file__ in str(caught.value)
+
+
+# *** versions of torch without DLPack's C functions ***
+
+
+def test_by_capsules() -> None:
+    """As of torch 2.6: the same values, kinds and refusals, through the methods of Python."""
+    code = """
+import torch
+del torch.Tensor.__dlpack_c_exchange_api__
+import opkiln as ok
+double = ok.compile(lambda x: x + x)
+x = torch.arange(6.0).reshape(2, 3)
+for y in (x, x.T, x[:, ::2], x[0, 0], x[:0], x.to(torch.int8), x > 2):
+    for _ in range(2):
+        result = double(y)
+        assert type(result) is torch.Tensor and torch.equal(result, y + y), y
+out = torch.zeros(2, 3)
+assert double(x, out=out) is out and torch.equal(out, x + x)
+leaf = torch.nn.Parameter(torch.ones(3))
+with torch.no_grad():
+    assert torch.equal(double(leaf), 2 * leaf)
+    assert double(torch.ones(3), out=leaf) is leaf and leaf[0] == 2
+for bad in (leaf, x.half(), x.to_sparse(), x.to("meta"), torch._neg_view(x)):
+    try:
+        double(bad)
+    except ok.errors.OpkilnError as error:
+        assert "how to fix" in str(error), error
+    else:
+        raise AssertionError(bad)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 # *** lifetime and threads ***

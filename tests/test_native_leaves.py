@@ -369,6 +369,14 @@ def test_torch(compiled: Factory) -> None:
     with pytest.raises(errors.UnsupportedDType, match="bfloat16"):
         f(*[torch.ones(3, dtype=torch.bfloat16)] * 3)
     assert f(*[torch.ones(0)] * 3).shape == (0,)
+    interpreted, _ = compiled(simple("mad_f32"), fallback=True)
+    for _ in range(2):
+        result = interpreted(one := torch.ones(3), one, one)
+        assert type(result) is torch.Tensor
+        assert torch.equal(result, torch.full((3,), 2.0))
+    into = torch.zeros(3)
+    assert interpreted(one, one, one, out=into) is into
+    assert torch.equal(into, result)
     y = torch.ones(3)
     references = sys.getrefcount(y)
     for _ in range(100):

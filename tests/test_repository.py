@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conftest import PEERS
 
 import opkiln
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
@@ -32,9 +33,11 @@ def test_ci_runs_command_two() -> None:
     assert any(line.startswith(tests) for line in lines)
 
 
-def test_ci_installs_torch_before_the_tests() -> None:
+def test_ci_installs_peers_before_the_tests() -> None:
     text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert 0 <= text.index("torch==2.13.0") < text.index("-m pytest")
+    (line,) = re.findall(r"^\.venv/bin/pip install -q (torch==2\.13\.0 .*?) +#", text, flags=re.M)
+    assert {name.partition("==")[0] for name in line.split()} == set(PEERS)
+    assert text.index(line) < text.index("-m pytest")
 
 
 def test_dependencies_are_used_and_explained() -> None:

@@ -28,17 +28,20 @@ Door& place_of(const PyTypeObject* type) {
 const DLPackExchangeAPI* exchange_of(PyTypeObject* type) {
   Ref capsule(
       PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
-  if (!capsule) return nullptr;
+  if (!capsule || !PyCapsule_IsValid(capsule.get(), kDLExchange)) {
+    PyErr_Clear();
+    return nullptr;
+  }
   auto* api = static_cast<DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.get(), kDLExchange));
   while (api && api->major > 1) api = api->previous;
   return api && api->major == 1 ? api : nullptr;
 }
 
 // The one Origin of this name; null with an error set.
-Origin* library_of(PyObject* name) {
+Origin* origin_of(PyObject* name) {
   static std::vector<Origin*> known;
-  for (Origin* library : known) {
-    if (PyUnicode_Compare(library->name, name) == 0) return library;
+  for (Origin* origin : known) {
+    if (PyUnicode_Compare(origin->name, name) == 0) return origin;
   }
   if (PyErr_Occurred()) return nullptr;
   auto* made = new Origin{Py_NewRef(name)};
@@ -74,12 +77,9 @@ bool door_of(PyObject* o, Door* door) {
   if (!answer || !PyArg_ParseTuple(answer.get(), "UO", &way, &library)) return false;
   Door made;
   if (!way_of(way, &made.way)) return false;
-  if (made.way == Way::exchange && !(made.api = exchange_of(type))) {
-    if (PyErr_Occurred()) return false;
-    made.way = Way::dlpack;  // of a version to come
-  }
+  if (made.way == Way::exchange && !(made.api = exchange_of(type))) made.way = Way::dlpack;
   if (library != Py_None) {
-    Origin* found = library_of(library);
+    Origin* found = origin_of(library);
     if (!found) return false;
     if (!found->api) found->api = made.api;
     made.origin = found;
@@ -153,8 +153,11 @@ PyObject* read_memory(PyObject* o, const Door& door, bool writable) {
       return array_from_exchange(o, *door.api, writable);
     case Way::buffer:
       return array_from_buffer_or_dlpack(o, writable);
-    case Way::dlpack:
-      return array_from_capsule(o, writable);
+    case Way::dlpack: {
+      const bool torch = door.origin && door.origin->is_torch;  // its method minds requires_grad
+      Ref plain(torch ? PyObject_CallMethod(o, "detach", nullptr) : Py_NewRef(o));
+      return plain ? array_from_capsule(plain.get(), writable) : nullptr;
+    }
     case Way::interface:
       break;
   }
