@@ -6,10 +6,11 @@ Two float32 inputs of 16 elements, x + y. Run: python benchmarks/interop.py
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from _common import Way, arguments, banner, duration, goals, have, in_turns, table
+from _common import Way, arguments, banner, duration, goals, in_turns, table
 
 import opkiln as ok
 
@@ -48,7 +49,7 @@ def main() -> None:
     options = arguments(__doc__)
     banner("Warm call of x + y, n = 16, float32: the library's own, and opkiln on its arrays")
     library = {row: re.split(r"[.,]", row)[0] for row in STATEMENTS}
-    rows = [row for row in STATEMENTS if have(library[row].lower())]
+    rows = [row for row in STATEMENTS if find_spec(library[row].lower())]
     ways = [
         Way(f"{row}|{i}", statement, {**names_of(library[row]), "f": add})
         for row in rows

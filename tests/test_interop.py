@@ -585,7 +585,7 @@ def test_nothing_leaks() -> None:
         lambda: double(interface),
         lambda: double(f32(3), out=buffer),
     ]
-    for call in calls:
+    for call in calls * 50:
         call()
     gc.collect()
     objects = buffer, interface, Interface, interface.memory
@@ -595,7 +595,7 @@ def test_nothing_leaks() -> None:
         for call in calls:
             call()
     gc.collect()
-    assert sys.getallocatedblocks() - blocks < 100
+    assert sys.getallocatedblocks() - blocks < 500
     assert max(np.subtract([sys.getrefcount(o) for o in objects], before)) <= 0
     for _ in range(100):
         double(x)
