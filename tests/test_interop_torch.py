@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.interop import double, refused, total
 
 import opkiln as ok
 from opkiln import native
@@ -29,30 +30,8 @@ OTHERS = ["float16", "bfloat16", "complex64", "complex128", "float8_e4m3fn"]
 Parallelize = Callable[..., list[object]]
 
 
-@ok.compile
-def double(x):
-    return x + x
-
-
-@ok.compile
-def total(x, y):
-    return x + y
-
-
 def ones(*shape: int) -> Any:
     return torch.ones(shape)
-
-
-def refused(x: Any, kind: type[Exception], *words: str, **keywords: Any) -> None:
-    """A call with the tensor is an error of this kind that names it and says the words."""
-    with pytest.raises(kind) as caught:
-        double(x, **keywords)
-    assert isinstance(caught.value, errors.OpkilnError)
-    text = str(caught.value)
-    assert text.startswith("out: " if keywords else "double(): argument 'x': ")
-    assert "how to fix: " in text
-    for word in words:
-        assert word in text
 
 
 # *** values ***
