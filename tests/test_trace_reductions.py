@@ -47,7 +47,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     ),
     "variances": lambda x: (x.var(), x.var(0), np.var(x, 1, ddof=1), x.var(0, keepdims=True)),
     "deviations": lambda x: (x.std(), np.std(x, 0, correction=1), x.std(1, np.float64, ddof=0.5)),
-    "given mean": lambda x: np.var(x, 1, mean=np.mean(x, 1, keepdims=True)),
+    "given mean": lambda x: (
+        np.var(x, 1, mean=np.mean(x, 1, keepdims=True)),
+        np.std(x, mean=None),
+        np.var(x, 1, ddof=[1]),
+        np.var(x, 1, ddof=np.array([0.5])),
+    ),
     "no freedom": lambda x: (x.var(0, ddof=2), x.var(0, ddof=3), x.std(ddof=6)),
     "counts": lambda x: (
         np.count_nonzero(x),
@@ -240,6 +245,11 @@ def test_masks_and_initial_values_that_numpy_refuses() -> None:
             run(fn, A)
     with refuses(errors.TraceError, "where=None"):  # where NumPy takes None for False
         run(lambda x: x.sum(where=None), A)
+    with refuses(errors.TraceError, "initial=None"):  # with which NumPy refuses to sum nothing
+        run(lambda x: x.sum(initial=None), A)
+    for ddof in ("a", None):
+        with refuses(errors.TraceError, "expected an array or a number"):
+            run(lambda x: np.var(x.sum(0, keepdims=True), 0, ddof=ddof), A)  # noqa: B023
     with refuses(errors.HostRangeError, "300"):
         run(lambda x: x.max(initial=300), KINDS["uint8"])
     with refuses(errors.HostRangeError, "nan"):

@@ -117,6 +117,12 @@ def _initial(session: Session, row: ReduceRow, into: DT, initial: Any) -> Node |
     """The initial value as a 0-d node of the accumulator's dtype."""
     if initial is NO_VALUE or (initial is None and row.empty):
         return None
+    if initial is None:
+        raise failure(
+            TraceError,
+            f"{row.name}: initial=None, to refuse an empty {row.name}, is not supported",
+            fix="leave initial= out",
+        )
     value = operand(session, initial)
     if isinstance(value, Node) and value.rank:
         raise failure(
@@ -286,10 +292,12 @@ def _var(
     """np.var: the mean first, then the squares of what is left, as NumPy."""
     refuse_out("var", out)
     into = _inexact(a, dtype)
-    if mean is NO_VALUE:
+    if mean is NO_VALUE or mean is None:
         mean = _mean(a, axis, into, keepdims=True, where=where)
     left = a - mean
     squares = reduce(REDUCTIONS["sum"], left * left, axis, keepdims, into, where=where)
+    if not isinstance(ddof, (HostValue, int, float)):
+        ddof = views.as_array(a.session, ddof)
     freedom = _count(a, axis, keepdims, where) - ddof
     if isinstance(freedom, HostValue):
         freedom = wrap(a.session, a.session.make(p.HostOp("max"), freedom.node, host_const(0)))
