@@ -109,11 +109,11 @@ def _signature(app: Sphinx, what: str, *rest: Any) -> tuple[str, None] | None:
     return ("", None) if what == "class" else None
 
 
-def _whole_line(
-    app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]
-) -> None:
-    """Napoleon takes what stands before a colon for a type: end the line there."""
+def _for_rst(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings are written as Markdown: what reStructuredText would take in another way."""
+    lines[:] = [re.sub(r"(?<!`)(`[^`]+`)(?=\w)", r"\1\\ ", line) for line in lines]  # `x`s
     if what in {"attribute", "property"} and lines:
+        # Napoleon takes what stands before a colon for a type: end the line there.
         head, colon, rest = lines[0].partition(": ")
         lines[:1] = [head + ":", rest] if colon else [head]
 
@@ -124,5 +124,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", _link_names)
     app.connect("missing-reference", _missing)
     app.connect("autodoc-process-signature", _signature)
-    app.connect("autodoc-process-docstring", _whole_line, priority=400)  # before Napoleon
+    app.connect("autodoc-process-docstring", _for_rst, priority=400)  # before Napoleon
     return {"parallel_read_safe": True}
