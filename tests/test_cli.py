@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -69,19 +70,32 @@ def test_terminal_gets_colours_and_boxes() -> None:
     text = on_a_terminal(TABLE)
     assert "[bold]heading[/]" in text  # the user's brackets are no markup
     assert "\x1b[32m12 ms" in text
-    assert "\u2502 \u00e4 [red]" in text
+    assert "\u00e4 [red]" in text and "\u2500\u2500" in text
     assert "second" in text  # the progress bar
+
+
+def test_command_on_a_terminal(tmp_path: Path) -> None:
+    """Colours of the language, and a file of the user's whose brackets are no markup."""
+    file = tmp_path / "f.py"
+    file.write_text("def f(x):\n    return x + 1  # [red]\n")
+    argv = ["show", f"{file}:f", "--shapes", "float32[3,4]"]
+    text = on_a_terminal(f"from opkiln.runtime.cli import main; raise SystemExit(main({argv}))")
+    assert "\x1b[1m1. Python" in text
+    assert re.search(r"\x1b\[\d+m?;?[\d;]*m?return\x1b", text)
+    assert "[red]" in text
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+    assert "%0 = x " in plain and 'extern "C"' in plain
 
 
 def test_no_color() -> None:
     text = on_a_terminal(TABLE, NO_COLOR="1")
-    assert "\u2502 \u00e4 [red]" in text
+    assert "\u00e4 [red]" in text and "\u2500\u2500" in text
     assert "\x1b[32m" not in text
 
 
 def test_dumb_terminal_is_plain() -> None:
     text = on_a_terminal(TABLE, TERM="dumb")
-    assert "\x1b" not in text
+    assert "\x1b" not in text and "\u2500" not in text
     assert "12 ms" in text
 
 
@@ -92,6 +106,18 @@ def test_terminal_without_utf8() -> None:
     )
     assert "\\xe4 [red]" in text
     assert text.isascii()
+
+
+@pytest.mark.parametrize("columns", ["24", "40", "60"])
+def test_narrow_terminal_cuts_nothing(columns: str) -> None:
+    code = """
+from opkiln.runtime.cli.console import Console
+names = ["formula", *(f"library{i}" for i in range(4))]
+Console().table(names, [["a long formula in words", *(f"{i}.25 us" for i in range(4))]])
+"""
+    text = on_a_terminal(code, COLUMNS=columns)
+    words = ["a", "long", "formula", "words", *(f"{i}.25 us" for i in range(4)), "library3"]
+    assert not [word for word in words if word not in text]
 
 
 def test_table_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:

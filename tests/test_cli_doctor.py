@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from opkiln.runtime.cli import probes
 
 
 def doctor(**environment: str) -> tuple[int, dict[str, Any]]:
@@ -91,6 +94,12 @@ def test_disabled(cache_dir: Path) -> None:
     (problem,) = problems(report)
     assert problem["fix"] == "unset OPKILN_DISABLE"
     assert "ok kernel" in texts(report, "build")
+
+
+def test_kernel_with_wrong_results(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np, "array_equal", lambda a, b: False)
+    (problem,) = (c for c in probes.run(probes.build, "build") if c.state == probes.PROBLEM)
+    assert "not NumPy's" in problem.text and "OPKILN_CXX" in problem.fix
 
 
 def test_report_in_words(cache_dir: Path) -> None:

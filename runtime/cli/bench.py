@@ -86,22 +86,20 @@ def _banner(facts: dict[str, Any], load: float, console: Console) -> None:
 
 def _tables(outcomes: Sequence[Outcome], peers: Sequence[str], console: Console) -> None:
     from opkiln.runtime.cli.cases import BASE
-    from opkiln.runtime.cli.timing import times
 
-    console.title("Median time of one call, and its ratio to NumPy (below 1 is faster)")
-    names = ["opkiln", "opkiln out=", *peers]
+    console.title("Median time of one call; uncached is with nothing in memory")
     rows: list[list[str | Cell]] = []
     for outcome in outcomes:
-        cells = [_cell(outcome, name) for name in names]
-        rows.append([outcome.case.title, _cell(outcome, BASE), *cells])
-    console.table(["float32, one thread", BASE, *names], rows)
-    console.title("The same call with nothing in memory: what the cache saves")
+        ways = (BASE, "opkiln", "opkiln out=", "opkiln uncached")
+        saved = _ratio(outcome.ratio("opkiln uncached", "opkiln"))
+        rows.append([outcome.case.title, *(_time(outcome, name) for name in ways), saved])
+    console.table(["float32", BASE, "opkiln", "with out=", "uncached", "cache saves"], rows)
+    console.title(f"Ratio to {BASE} (below 1 is faster)")
     rows = []
     for outcome in outcomes:
-        saved = outcome.ratio("opkiln uncached", "opkiln")
-        ways = (_time(outcome, name) for name in ("opkiln uncached", "opkiln"))
-        rows.append([outcome.case.title, *ways, "-" if saved is None else times(saved)])
-    console.table(["float32, one thread", "uncached", "cached", "uncached / cached"], rows)
+        ours = (_coloured(outcome.ratio(name)) for name in ("opkiln", "opkiln out="))
+        rows.append([outcome.case.title, *ours, *(_ratio(outcome.ratio(p)) for p in peers)])
+    console.table(["float32", "opkiln", "with out=", *peers], rows)
     for outcome in outcomes:
         for result in outcome.results:
             if result.note:
@@ -115,17 +113,16 @@ def _time(outcome: Outcome, name: str) -> str:
     return "-" if result is None or result.timing is None else duration(result.timing.seconds)
 
 
-def _cell(outcome: Outcome, name: str) -> Cell:
-    from opkiln.runtime.cli.cases import BASE
-    from opkiln.runtime.cli.console import Cell
+def _ratio(ratio: float | None) -> str:
     from opkiln.runtime.cli.timing import times
 
-    ratio = outcome.ratio(name)
-    text = _time(outcome, name)
-    if ratio is None or name == BASE:
-        return Cell(text, "dim" if text == "-" else "")
-    style = "" if not name.startswith("opkiln") else "good" if ratio <= 1 else "warn"
-    return Cell(f"{text} {times(ratio):>6}", style)
+    return "-" if ratio is None else times(ratio)
+
+
+def _coloured(ratio: float | None) -> Cell:
+    from opkiln.runtime.cli.console import Cell
+
+    return Cell(_ratio(ratio), "dim" if ratio is None else "good" if ratio <= 1 else "warn")
 
 
 def _save(

@@ -26,10 +26,20 @@ BASE = "NumPy"
 class Case:
     """A formula, the shape of its operands, and the error that its result may have."""
 
-    title: str
+    name: str
     formula: Formula
     shape: tuple[int, ...]
     tolerance: float = 3e-6
+
+    @property
+    def size(self) -> str:
+        """Extents of the operands."""
+        return ", ".join(map(str, self.shape))
+
+    @property
+    def title(self) -> str:
+        """Name and size."""
+        return f"{self.name} [{self.size}]"
 
     def arrays(self) -> list[Array]:
         """The same operands on every machine."""
@@ -46,12 +56,12 @@ MIXED = Formula(("tanh(x * y + z) * exp(-x) + sqrt(y)",), 3)
 DISTANCE = Formula(("sum((x - y) ** 2)",), 2)
 SOFTMAX = Formula(("e = exp(x - rowmax(x))", "e / rowsum(e)"), 1)
 CASES = (
-    Case("x + y, 16 elements", ADD, (16,)),
-    Case("tanh(x*y + z)*x - y, 16 elements", CHAIN, (16,)),
-    Case("x + y, 1 million elements", ADD, (1_000_000,)),
-    Case("tanh(x*y + z)*exp(-x) + sqrt(y), 1 million elements", MIXED, (1_000_000,)),
-    Case("sum((x - y)**2), 1 million elements", DISTANCE, (1_000_000,), 1e-3),
-    Case("softmax of 1024 rows of 256", SOFTMAX, (1024, 256)),
+    Case("x + y", ADD, (16,)),
+    Case("tanh(x*y + z)*x - y", CHAIN, (16,)),
+    Case("x + y", ADD, (1_000_000,)),
+    Case("tanh(x*y + z)*exp(-x) + sqrt(y)", MIXED, (1_000_000,)),
+    Case("sum((x - y)**2)", DISTANCE, (1_000_000,), 1e-3),
+    Case("softmax of each row", SOFTMAX, (1024, 256)),
 )
 
 

@@ -45,7 +45,7 @@ def chart(outcomes: Sequence[Outcome], facts: dict[str, Any]) -> bytes:
     left, right = figure.subplots(1, 2, width_ratios=(2.6, 1), sharey=True)
     _ratios(left, outcomes)
     _savings(right, outcomes)
-    left.set_yticks(range(rows), [_label(o.case.title) for o in outcomes])
+    left.set_yticks(range(rows), [_label(o) for o in outcomes])
     left.set_ylim(rows - 0.5, -0.5)
     for axes in (left, right):
         axes.grid(axis="x", color="#e2e8f0", linewidth=0.8)
@@ -63,8 +63,8 @@ def chart(outcomes: Sequence[Outcome], facts: dict[str, Any]) -> bytes:
     return data.getvalue()
 
 
-def _label(title: str) -> str:
-    return title.replace(", ", "\n")
+def _label(outcome: Outcome) -> str:
+    return f"{outcome.case.name}\nfloat32[{outcome.case.size}]"
 
 
 def _ratios(axes: Any, outcomes: Sequence[Outcome]) -> None:

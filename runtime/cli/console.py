@@ -25,6 +25,7 @@ STYLES = {
     "warn": "yellow",
     "dim": "dim",
 }
+FOLDED = 16  # columns that the first column of a table needs to be read
 
 
 class Cell(NamedTuple):
@@ -103,16 +104,26 @@ class Console:
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str | Cell]]) -> None:
         """Rows under a header; the first column is text, the others are aligned to the right."""
         cells = [[c if isinstance(c, Cell) else Cell(c) for c in row] for row in rows]
-        if self.rich is None:
+        wide = [
+            max(len(name), *(len(c.text) for c in column))
+            for name, *column in zip(header, *cells, strict=True)
+        ]
+        # A screen that is too narrow folds the first column, or else whole lines: nothing is cut.
+        if self.rich is None or sum(wide[1:]) + 2 * len(wide) + FOLDED > self.rich.width:
             for line in aligned([header, *([c.text for c in row] for row in cells)]):
-                print(line)
+                self.line(line)
             return
+        from rich.box import SIMPLE_HEAD
         from rich.table import Table
         from rich.text import Text
 
-        pretty = Table()
+        pretty = Table(box=SIMPLE_HEAD, pad_edge=False)
         for i, name in enumerate(header):
-            pretty.add_column(Text(name), justify="right" if i else "left", overflow="fold")
+            column = Text(name)
+            if i:
+                pretty.add_column(column, justify="right", no_wrap=True)
+            else:
+                pretty.add_column(column, overflow="fold")
         for row in cells:
             pretty.add_row(*(Text(c.text, style=STYLES[c.style]) for c in row))
         self.rich.print(pretty)
