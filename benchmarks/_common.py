@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from opkiln.runtime.cli.console import aligned
@@ -31,6 +32,7 @@ __all__ = [
     "folder",
     "fresh_process",
     "goals",
+    "have",
     "in_turns",
     "reference",
     "seconds_of",
@@ -51,6 +53,10 @@ def goals(rows: Sequence[tuple[str, float, float, str]]) -> None:
     for what, measured, goal, sense in rows:
         holds = measured <= goal if sense == "<=" else measured >= goal
         print(f"{'holds' if holds else 'MISSED'}: {what}: {measured:.3g} (goal {sense} {goal:g})")
+
+
+def have(module: str) -> bool:
+    return find_spec(module) is not None
 
 
 def arguments(description: str | None, **flags: str) -> argparse.Namespace:
