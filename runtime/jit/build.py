@@ -66,8 +66,8 @@ def build(order: Order) -> tuple[Opened, str]:
         evict.before_build(entry)
         with _private(order) as private:
             built = _build_in(order, private)
-        evict.after_build(entry)
-        return built
+    evict.after_build(entry)  # others need not wait for that
+    return built
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -118,9 +119,9 @@ def size_of(path: str) -> int:
         status = os.lstat(path)
         # Blocks are what a quota counts; some file systems report them late.
         total = max(status.st_size, 512 * getattr(status, "st_blocks", 0))
-        if os.path.isdir(path) and not os.path.islink(path):
-            with os.scandir(path) as entries:
-                total += sum(size_of(entry.path) for entry in entries)
+        if stat.S_ISDIR(status.st_mode):
+            for name in os.listdir(path):
+                total += size_of(f"{path}/{name}")
     return total
 
 
