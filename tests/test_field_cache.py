@@ -67,9 +67,12 @@ print(f(np.zeros(3)).tolist(), f.info().builds, f.info().fallbacks)
 """
 
 
-def test_F121_an_empty_environment(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiler", ["direct", "by its driver"])
+def test_F121_an_empty_environment(tmp_path: Path, compiler: str) -> None:
     """No PATH, no HOME, no LANG: the interpreter by its full path, as a service calls it."""
     environment = {"OPKILN_CACHE_DIR": str(tmp_path / "cache")}
+    if compiler != "direct":  # a script is never bypassed
+        environment["OPKILN_CXX"] = str(child.stub(tmp_path / "cxx", 'exec "$G" "$@"'))
     script = tmp_path / "script.py"
     script.write_text(F121, encoding="utf-8")
     for builds in (1, 0):
