@@ -17,8 +17,10 @@ from opkiln.native._core import (
     get_limits,
     set_limits,
     set_max_thread_pools,
+    tell_all_misses,
     thread_stats,
     trim,
+    use_errstate,
     use_stream,
 )
 
@@ -36,8 +38,10 @@ __all__ = [
     "include_dir",
     "set_limits",
     "set_max_thread_pools",
+    "tell_all_misses",
     "thread_stats",
     "trim",
+    "use_errstate",
     "use_stream",
 ]
 

@@ -6,14 +6,16 @@ The graph is the rewritten one with the calling function's own lines.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from opkiln.ops.dtypes import BY_CODE
+from opkiln.ops.elementwise import DIVISION_BY_ZERO, DIVISION_OVERFLOW, NEGATIVE_POWER
 from opkiln.ops.primitives import FromHost, Input, Reduce
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime.errors import (
     HostDivisionError,
     HostRangeError,
+    IntegerDivisionError,
     IntegerPowerError,
     NotYet,
     OpkilnError,
@@ -21,6 +23,10 @@ from opkiln.runtime.errors import (
 )
 from opkiln.runtime.graph import Graph, Node, topological
 from opkiln.runtime.lower import nonempty
+from opkiln.runtime.reference import division_faults
+
+# What NumPy says of each fault bit.
+_FAULTS = {DIVISION_BY_ZERO: "divide by zero", DIVISION_OVERFLOW: "overflow"}
 
 # What the native side's host program reports, as {kind: (error, text)}; a and b are its values.
 _HOST_ERRORS: dict[str, tuple[type[OpkilnError], str]] = {
@@ -62,14 +68,45 @@ def _refuses(node: Node, guard: Node | None) -> bool:
     return guard is None or nonempty(node) is guard
 
 
-def data_error(graph: Graph) -> NoReturn:
-    """Raise for kernels that met data they must refuse; only integer power does.
+def fault(graph: Graph, bits: int, namespace: dict[str, Any], *, raises: bool) -> None:
+    """Raise or warn for kernels that met data on which NumPy raises or warns.
+
+    Warnings are NumPy's, at the user's line; `namespace` is where those given are remembered.
 
     Raises:
-        IntegerPowerError: always.
+        IntegerPowerError: an integer to a negative power, whatever `raises` says.
+        IntegerDivisionError: an integer division fault, with `raises`.
     """
-    op, at = place(graph, lambda n: n.op.name == "power")
-    raise IntegerPowerError(f"{op}: integers to negative integer powers are not allowed{at}")
+    if bits & NEGATIVE_POWER:
+        op, at = place(graph, lambda n: n.op.name == "power")
+        raise IntegerPowerError(f"{op}: integers to negative integer powers are not allowed{at}")
+    for bit, what in _FAULTS.items():
+        found = divisions(graph, bit) if bits & bit else []
+        if raises and found:
+            where = " or ".join(f"{op} ({at})" if at else op for op, at in found)
+            raise IntegerDivisionError(
+                f"{what} encountered in {where}",
+                fix="keep zeros out, for example with np.where(y == 0, 1, y), or use "
+                'ok.errstate(integer_divide="ignore") for NumPy\'s value',
+            )
+        if found:
+            import warnings
+
+            file, _, line = found[0][1].rpartition(":")
+            names = " or ".join(dict.fromkeys(op for op, _ in found))
+            warnings.warn_explicit(
+                f"{what} encountered in {names}",
+                RuntimeWarning,
+                file or "<unknown>",
+                int(line or 0),
+                registry=namespace.setdefault("__warningregistry__", {}),
+            )
+
+
+def divisions(graph: Graph, bits: int) -> list[tuple[str, str]]:
+    """Name and "file:line" (or "") of each op that may report one of these fault bits."""
+    found = ((n.op.name, graph.where.get(n, "")) for n in graph.nodes if division_faults(n) & bits)
+    return list(dict.fromkeys(found))
 
 
 def place(graph: Graph, wanted: Callable[[Node], bool]) -> tuple[str, str]:

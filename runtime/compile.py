@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 import types
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -21,12 +22,27 @@ from opkiln.runtime import blame, debug, interop, jit
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import (
     ArgumentError,
+    NotCached,
     NotYet,
+    OpkilnError,
     OpkilnWarning,
     ShapeError,
     ToolchainNotFound,
 )
+from opkiln.runtime.errstate import MODES
 from opkiln.runtime.executor import apply_limits, counters, totals
+from opkiln.runtime.explain import (
+    Cause,
+    Change,
+    Explanation,
+    History,
+    Kernels,
+    argument_parts,
+    capture_parts,
+    class_changes,
+    pin_parts,
+    summary,
+)
 from opkiln.runtime.graph import Graph
 from opkiln.runtime.locks import ForkLock
 from opkiln.runtime.options import Options, checked
@@ -101,6 +117,10 @@ class Compiled(Protocol[P, R_co]):
         """Counters since the function was made."""
         ...
 
+    def explain(self) -> Explanation:
+        """Why calls missed, and what each miss cost; print it."""
+        ...
+
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowering:
         """Graph, kernels and source for these arguments; nothing runs."""
         ...
@@ -160,6 +180,11 @@ class Plain(Generic[P, R]):
             **dict.fromkeys(Info.__match_args__, 0) | {"calls": self.calls, "fallbacks": self.calls}
         )
 
+    def explain(self) -> Explanation:
+        """Nothing misses: each call is NumPy's."""
+        name: str = getattr(self.fn, "__qualname__", type(self.fn).__name__)
+        return Explanation(name, (), 0, (f"OPKILN_DISABLE is set: {self.calls} plain calls",))
+
     def lower(self, *args: Any, **kwargs: Any) -> Lowering:
         """Nothing is lowered while opkiln is disabled."""
         raise NotYet("OPKILN_DISABLE is set, so nothing is lowered", fix="unset OPKILN_DISABLE")
@@ -186,14 +211,30 @@ class Plain(Generic[P, R]):
 class Record:
     """What the native side keeps per signature: plan, tree of results, captured arrays."""
 
-    __slots__ = ("__weakref__", "captures", "graph", "kinds", "out_tree", "plan", "program")
+    __slots__ = (
+        "__weakref__",
+        "captures",
+        "cause",
+        "divides",
+        "graph",
+        "kinds",
+        "labels",
+        "out_tree",
+        "plan",
+        "program",
+    )
 
-    def __init__(self, traced: Traced, program: Program, kinds: str) -> None:
+    def __init__(
+        self, traced: Traced, program: Program, kinds: str, labels: tuple[str, ...], cause: Cause
+    ) -> None:
         self.graph = traced.graph  # equal to the program's, with this function's own lines
         self.program = program
         self.kinds = kinds
         self.plan = program.plan
         self.captures = traced.captures
+        self.labels = labels  # of the array leaves, then of the captures
+        self.divides = bool(blame.divisions(program.graph, -1))
+        self.cause: Cause | None = cause  # of the trace, until a miss has told it
         # The native side's marks for outputs; equal values share one.
         slots = program.lowered.slots
         self.out_tree = mapped(
@@ -214,6 +255,7 @@ class Function(Generic[P, R]):
         self.signature = _signature(fn)
         self.parameters = tuple(self.signature.parameters.values())
         self.native = self._native()
+        self.history = History(self.name, fn, options)
         # Held by the native side, which lets go of them when a receiver dies.
         self._records: dict[Any, WeakSet[Record]] = {}
         self._lock = ForkLock()
@@ -231,6 +273,7 @@ class Function(Generic[P, R]):
             bytes(int(p.kind) for p in self.parameters),
             tuple(native.MISSING if p.default is p.empty else p.default for p in self.parameters),
             tuple(p.name in self.options.static for p in self.parameters),
+            MODES.index(self.options.errstate),
         )
         functools.update_wrapper(cast("Any", made), self.fn)
         return made
@@ -253,19 +296,30 @@ class Function(Generic[P, R]):
                     return record
             names = tuple(p.name for p in self.parameters)
             param_kinds = tuple(p.kind for p in self.parameters)
+            start = time.perf_counter()
             with Nested(self, self.name):
                 traced = trace(self.fn, names, param_kinds, tree, leaves, kinds, name=self.name)
+            trace_end = time.perf_counter()
             self.native._count("traces", 1)
             # The layout of captured arrays is checked on every call, so their sizes need no pin.
             pins = tuple(pin for pin in traced.pins if pin[0] < len(arrays))
+            paths = labels_of(names, tree)
+            labels = tuple(paths[i][1] for i in range(len(leaves)))
             program, new = program_of(
                 traced.graph, args=len(arrays), pins=pins, opt_level=self.options.opt_level
             )
             self.native._count("programs", int(new))
-            debug.log(
-                2, "%s: traced for (%s), %s", self.name, _described(leaves, kinds), program.name
+            parts = self._parts(traced, labels, leaves, kinds)
+            if debug.enabled(2):
+                debug.log(2, "%s: traced for (%s), %s", self.name, summary(parts), program.name)
+            cause = self.history.traced(
+                parts,
+                (trace_end - start) * 1e3,
+                (time.perf_counter() - trace_end) * 1e3,
+                shared=not new,
+                divisions=(f"{op} ({at})" for op, at in blame.divisions(traced.graph, -1)),
             )
-            record = Record(traced, program, kinds)
+            record = Record(traced, program, kinds, _array_labels(traced, labels, kinds), cause)
             records.setdefault(key, WeakSet()).add(record)
             if len(records) > SIGNATURES:  # the native side still holds those it uses
                 records.pop(next(iter(records)))
@@ -277,29 +331,95 @@ class Function(Generic[P, R]):
             return value.dtype.num, value.ndim
         return self.native._static_id(value) if kind == "s" else kind
 
-    def build(self, record: Record, requests: list[Request]) -> None:
+    def _parts(
+        self, traced: Traced, labels: tuple[str, ...], leaves: list[Any], kinds: str
+    ) -> dict[tuple[str, str], str]:
+        """The named parts of a trace's key."""
+        ids = [
+            self.native._static_id(v) if k == "s" else None
+            for v, k in zip(leaves, kinds, strict=True)
+        ]
+        arrays = [label for label, k in zip(labels, kinds, strict=True) if k == "a"]
+        pins = zip(traced.pins, traced.pin_places, strict=True)
+        own = [(*pin, at) for pin, at in pins if pin[0] < len(arrays)]
+        return {
+            **argument_parts(labels, leaves, kinds, ids),
+            **pin_parts(own, arrays),
+            **capture_parts(traced.captures),
+        }
+
+    def build(self, record: Record, requests: list[Request]) -> Kernels:
         """Make the requested kernels callable; without a compiler mark the plan as interpreted."""
+        program, start = record.program, time.perf_counter()
+        changes = class_changes(program.lowered, program.built, requests, record.labels)
+
+        def kernels(source: str, why: tuple[Change, ...] = ()) -> Kernels:
+            return Kernels(changes, source, time.perf_counter() - start, why)
+
         try:
-            for loaded in record.program.build(requests):
-                self.count(loaded)
+            loaded = program.build(requests)
+        except NotCached as error:
+            raise self.not_cached(record, error, kernels("NotCached")) from None
         except ToolchainNotFound as error:
-            self.without_compiler(record, error)
+            self.without_compiler(record, error, kernels("NotCached"))
+            return kernels("interpreted")
+        except OpkilnError as error:
+            self.history.failed(self.native._misses(), record.cause, kernels(type(error).__name__))
+            raise
+        for one in loaded:
+            self.count(one)
+        sources = [one.hit for one in loaded]
+        source = "built" if "built" in sources else "disk" if sources else "memory"
+        return kernels(source, tuple(Change(*part) for one in loaded for part in one.why))
 
     def count(self, loaded: jit.Loaded) -> None:
         """Count a translation unit of this function."""
         self.native._count("builds" if loaded.hit == "built" else "disk_hits", 1)
 
-    def without_compiler(self, record: Record, error: ToolchainNotFound) -> None:
-        """From now on the record's calls are interpreted."""
+    def without_compiler(
+        self, record: Record, error: ToolchainNotFound, kernels: Kernels | None = None
+    ) -> None:
+        """From now on the record's calls are interpreted, unless a build is an error."""
+        if config.assert_cached:
+            raise self.not_cached(record, error, kernels) from error
         record.plan.set_fallback()
+        record.program.no_compiler = str(error).splitlines()[0]
         _warn_interpreted(error)
+
+    def not_cached(
+        self, record: Record, error: OpkilnError, kernels: Kernels | None = None
+    ) -> NotCached:
+        """The error of OPKILN_ASSERT_CACHED, with the reason that explain() gives."""
+        lost = kernels or Kernels((), "NotCached", 0.0, ())
+        miss = self.history.failed(self.native._misses(), record.cause, lost)
+        message, _, fix = str(error).partition("\n  how to fix: ")
+        return NotCached(f"{self.name}: {miss.reason}; {message}", fix=fix or None)
+
+    def missed(self, record: Record, number: int, built: Kernels | None) -> None:
+        """Note a miss in which a hook ran, or any for the log."""
+        with self._lock:
+            cause, record.cause = record.cause, None
+        self.history.missed(self.native._misses(), number, cause, built)
 
     def interpret(self, record: Record, leaves: list[Any]) -> tuple[Any, ...]:
         """Run a call without a compiler: by the reference interpreter."""
+        if config.assert_cached:
+            raise NotCached(
+                f"{self.name}: runs in the interpreter, since no compiler was found",
+                fix="install a compiler or fill the cache, and start the process again",
+            )
         kinds = record.kinds
         arrays = [np.asarray(v) for v, k in zip(leaves, kinds, strict=True) if k == "a"]
         weak = [v for v, k in zip(leaves, kinds, strict=True) if k in "iuf"]
-        values = interpret(record.program.graph, [*arrays, *record.captures], weak)
+        faults: set[int] = set()
+        inputs = [*arrays, *record.captures]
+        values = interpret(record.program.graph, inputs, weak, on_fault=faults.add)
+        self.history.no_compiler = record.program.no_compiler
+        if faults:
+            self.native._count("integer_faults", 1)
+            mode = MODES[self.native._errstate()]
+            if mode != "ignore":
+                self.fault(record, sum(faults), mode == "raise")
         # One value per plan output: graph outputs that are equal share a place.
         return tuple(dict(zip(record.program.lowered.slots, values, strict=True)).values())
 
@@ -317,10 +437,10 @@ class Function(Generic[P, R]):
         node = record.program.registers.get(register)
         blame.host_error(self._located(record), kind, node, values)
 
-    def fault(self, record: Record, bits: int) -> None:
-        """Raise for kernels that met data they must refuse."""
-        del bits  # one kind of data is refused so far
-        blame.data_error(self._located(record))
+    def fault(self, record: Record, bits: int, raises: bool) -> None:
+        """Raise or warn for kernels that met data on which NumPy does, or errstate says so."""
+        namespace = getattr(self.fn, "__globals__", {})
+        blame.fault(self._located(record), bits, namespace, raises=raises)
 
     def _located(self, record: Record) -> Graph:
         """The program's graph with this function's lines; equal graphs rewrite alike."""
@@ -361,10 +481,12 @@ class Function(Generic[P, R]):
         """Forget traces, programs and executors; captured names are read anew on the next call."""
         self._records = {}  # without the lock: a trace in progress serves its own call only
         self.native._clear()
+        self.history.cleared()
 
-    def explain(self) -> str:
-        """Not built yet."""
-        raise NotYet("explain() is not built yet", fix="use OPKILN_DEBUG=1 to see each miss")
+    def explain(self) -> Explanation:
+        """Why calls missed: for each miss the parts of its key that changed, and what it cost."""
+        counts = self.native._counters()
+        return self.history.explanation(self.native._misses(), self.native._copies(), counts)
 
     def warmup(self, *args: Any, **kwargs: Any) -> Warmed:
         """Build ahead what such a call needs; nothing runs, and no array is needed.
@@ -431,10 +553,11 @@ def compile(fn: Any = None, /, **options: Unpack[Keywords]) -> Any:
         math: "strict": NumPy's bits where docs/numerics.md promises them.
         backend: "auto" or "cpu".
         mode: "sync".
-        errstate: "ignore": integer division by zero gives NumPy's value and a count in info().
+        errstate: of integer division by zero and its overflow: "ignore" gives NumPy's value and a
+            count in info(), "warn" NumPy's warning too, "raise" an error. `ok.errstate` wins.
 
     Returns:
-        A native callable with `.info()`, `.lower()`, `.clear()`; it accepts `out=`.
+        A native callable with `.info()`, `.explain()`, `.lower()`, `.clear()`; it accepts `out=`.
 
     Raises:
         NotYet: an option that is not built yet.
@@ -453,13 +576,10 @@ def compile(fn: Any = None, /, **options: Unpack[Keywords]) -> Any:
     return decorate if fn is None else decorate(fn)
 
 
-def _described(leaves: list[Any], kinds: str) -> str:
-    """The leaves of a call in a few words, for the log."""
-    words = {"i": "int", "u": "int", "f": "float"}
-    return ", ".join(
-        f"{v.dtype.name}[{v.ndim}d]" if k == "a" else words.get(k, repr(v)[:40])
-        for v, k in zip(leaves, kinds, strict=True)
-    )
+def _array_labels(traced: Traced, labels: tuple[str, ...], kinds: str) -> tuple[str, ...]:
+    """Names of a program's inputs: array leaves, then captures."""
+    arrays = [label for label, kind in zip(labels, kinds, strict=True) if kind == "a"]
+    return (*arrays, *(f"captured array {i}" for i in range(len(traced.captures))))
 
 
 def _signature(fn: Any) -> inspect.Signature:

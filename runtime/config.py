@@ -246,7 +246,7 @@ class Config:
         "the C++ compiler; default: the first that works of c++, g++, clang++")  # fmt: skip
     debug = Setting(
         "OPKILN_DEBUG", _debug, 0, "a whole number from 0 to 5",
-        "1 cache misses, 2 traces, 3 graphs, 4 generated text, 5 compiler commands")  # fmt: skip
+        "1 misses and why, 2 also new shapes, traces, 3 graphs, 4 texts, 5 compilers")  # fmt: skip
     dump_dir = Setting(
         "OPKILN_DUMP_DIR", _path, None, "a directory path",
         "each stage of a compilation is written there as a file")  # fmt: skip

@@ -136,6 +136,13 @@ class HostDivisionError(OpkilnError, ZeroDivisionError):
     """
 
 
+class IntegerDivisionError(OpkilnError, FloatingPointError):
+    """An integer was divided by zero, or its division overflowed, and errstate says "raise".
+
+    Fix: keep zeros out, or take NumPy's value with `ok.errstate(integer_divide="ignore")`.
+    """
+
+
 class IntegerPowerError(OpkilnError, ValueError):
     """An integer is raised to a negative power.
 

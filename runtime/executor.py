@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from opkiln import native
+from opkiln.runtime import debug
 from opkiln.runtime.config import config
 
 _applied: list[tuple[int, float, int | None]] = []  # what the native side was last told
@@ -15,6 +16,7 @@ def apply_limits() -> None:
 
     They hold for the calling thread and for threads that start later.
     """
+    native.tell_all_misses(debug.enabled(2))
     wanted = (config.pool_cap, config.pool_timeout, config.max_thread_pools)
     if _applied[-1:] == [wanted]:
         return

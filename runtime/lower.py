@@ -39,12 +39,13 @@ class _Program:
         """Assign memory, then print each group as a kernel."""
         fusion = self.fusion
         in_memory = fusion.in_memory()
-        for node in fusion.order:
-            if node in in_memory:
-                kind = "out" if node in fusion.outputs else "temp"
-                self.written[node] = self.buffer(kind, node.dtype, node.shape)
-                if not isinstance(node.op, p.Input):
-                    self.memory[node] = self.written[node]
+        # Outputs first and in their own order, which is that of the entries of `out=`.
+        temps = (n for n in fusion.order if n in in_memory and n not in fusion.outputs)
+        for node in (*fusion.outputs, *temps):
+            kind = "out" if node in fusion.outputs else "temp"
+            self.written[node] = self.buffer(kind, node.dtype, node.shape)
+            if not isinstance(node.op, p.Input):
+                self.memory[node] = self.written[node]
         launches = tuple(
             _Body(self, index, group).launch() for index, group in enumerate(fusion.groups)
         )

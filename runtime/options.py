@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from opkiln.ops.record import record
 from opkiln.runtime.errors import ArgumentError, NotYet
+from opkiln.runtime.errstate import MODES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ _CHOICES: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     "math": (("strict",), ("fast",)),
     "backend": (("auto", "cpu"), ("cuda",)),
     "mode": (("sync",), ("async",)),
-    "errstate": (("ignore",), ("warn", "raise")),
+    "errstate": (MODES, ()),
 }
 
 
@@ -40,6 +41,7 @@ class Options:
     name: str | None = None
     static: tuple[str, ...] = ()
     opt_level: int = 2
+    errstate: str = "ignore"
 
 
 def checked(keywords: dict[str, Any]) -> Options:
@@ -65,6 +67,7 @@ def checked(keywords: dict[str, Any]) -> Options:
         _name(keywords.get("name")),
         _static(keywords.get("static", ())),
         keywords.get("opt_level", 2),
+        keywords.get("errstate", MODES[0]),
     )
 
 

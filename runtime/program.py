@@ -39,6 +39,7 @@ class Program:
         self.registers: dict[int, Node]
         self.plan, self.registers = make_plan(self.lowered, args=args, pins=pins)
         self.built: dict[Request, str] = {}  # request -> path of the artifact
+        self.no_compiler = ""  # why its plan is interpreted
         self._lock = ForkLock()
         self.show(graph)
 
@@ -75,14 +76,8 @@ class Program:
             debug.log(4, "source\n%s", text)
             debug.dump("kernel.cpp", self.name, text)
             loaded = jit.build_or_load(text, symbols, name="kernel")
-            debug.log(
-                1,
-                "%s: kernels %s %s in %.1f ms",
-                self.name,
-                missing,
-                loaded.hit,
-                loaded.seconds * 1e3,
-            )
+            ms = loaded.seconds * 1e3
+            debug.log(2, "%s: kernels %s %s in %.1f ms", self.name, missing, loaded.hit, ms)
             self.register(missing, symbols, loaded)
             return [loaded]
 

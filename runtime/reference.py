@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpDef
+from opkiln.ops.elementwise import DIVISION_BY_ZERO, DIVISION_OVERFLOW
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import (
     HostDivisionError,
@@ -30,10 +32,16 @@ Number = int | float
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
-def interpret(graph: Graph, arrays: Sequence[Any], weak: Sequence[Number] = ()) -> list[Any]:
+def interpret(
+    graph: Graph,
+    arrays: Sequence[Any],
+    weak: Sequence[Number] = (),
+    on_fault: Callable[[int], object] | None = None,
+) -> list[Any]:
     """The outputs of `graph`: fresh arrays, NumPy scalars for rank 0, Python numbers for host.
 
     `arrays` are the array leaves and then the captures, `weak` the weak scalars, both in order.
+    `on_fault` is told the fault bit of each integer division that goes wrong, as kernels report it.
 
     Raises:
         ShapeError: operands do not broadcast, or a reduction has nothing to reduce.
@@ -53,10 +61,17 @@ def interpret(graph: Graph, arrays: Sequence[Any], weak: Sequence[Number] = ()) 
     uses = Counter(source for node in order for source in node.src)
     uses.update(graph.outputs)
     env: dict[Node, Any] = {}
-    with np.errstate(all="ignore"):
+
+    def told(kind: str, flag: int) -> None:
+        del flag
+        if on_fault is not None:
+            on_fault(DIVISION_BY_ZERO if kind == "divide by zero" else DIVISION_OVERFLOW)
+
+    with np.errstate(all="ignore", call=told):
         for node in order:
             try:
-                env[node] = _evaluate(node, env, given, weak)
+                with _watching(node):
+                    env[node] = _evaluate(node, env, given, weak)
             except OpkilnError as error:
                 raise _located(error, graph.where.get(node)) from None
             for source in node.src:  # a value is dropped after its last use
@@ -68,6 +83,20 @@ def interpret(graph: Graph, arrays: Sequence[Any], weak: Sequence[Number] = ()) 
             if node not in fresh:
                 fresh[node] = env[node] if node.is_host else _fresh(env[node], given)
     return [fresh[node] for node in graph.outputs]
+
+
+def _watching(node: Node) -> contextlib.AbstractContextManager[None]:
+    """NumPy tells of the faults of this node, where it has any that count."""
+    if not division_faults(node):
+        return contextlib.nullcontext()
+    return np.errstate(divide="call", over="call")
+
+
+def division_faults(node: Node) -> int:
+    """The fault bits that an integer division may report; 0 for any other node."""
+    if not isinstance(node.op, p.Elementwise) or node.dtype.kind not in "iu":
+        return 0
+    return ELEMENTWISE[node.op.row].faults & (DIVISION_BY_ZERO | DIVISION_OVERFLOW)
 
 
 def evaluate_host(

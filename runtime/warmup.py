@@ -15,7 +15,14 @@ from typing import Any, NamedTuple
 from opkiln import native
 from opkiln.ops.record import record
 from opkiln.runtime import batch
-from opkiln.runtime.errors import ArgumentError, OpkilnError, ShapeError, ToolchainNotFound
+from opkiln.runtime.config import config
+from opkiln.runtime.errors import (
+    ArgumentError,
+    NotCached,
+    OpkilnError,
+    ShapeError,
+    ToolchainNotFound,
+)
 from opkiln.runtime.spec import TensorSpec
 from opkiln.runtime.trace.session import is_a
 from opkiln.runtime.tree import mapped
@@ -92,9 +99,11 @@ def warm(calls: Sequence[Call]) -> tuple[Warmed, ...]:
     for (at, (record, want)), outcome in zip(traced.items(), outcomes, strict=True):
         frontend = calls[at].function._frontend
         hit, seconds = "ready", 0.0
-        if isinstance(outcome, ToolchainNotFound):
+        if isinstance(outcome, ToolchainNotFound) and not config.assert_cached:
             frontend.without_compiler(record, outcome)
             hit = "interpreted"
+        elif isinstance(outcome, (NotCached, ToolchainNotFound)):
+            errors.append(_noted(frontend.not_cached(record, outcome), calls[at]))
         elif isinstance(outcome, OpkilnError):
             errors.append(_noted(outcome, calls[at]))
         elif outcome is not None:

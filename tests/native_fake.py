@@ -30,6 +30,8 @@ class Record:
     out_tree: Any
     captures: tuple[Array, ...] = ()
     kernels: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    divides: bool = False
 
 
 Maker = Callable[["Fake", Any, list[Any], str], Record]
@@ -42,6 +44,7 @@ class Fake:
     make: Maker
     library: Library
     log: list[tuple[Any, ...]] = field(default_factory=list)
+    told: list[tuple[int, Any]] = field(default_factory=list)  # by the hook `missed`
     on_trace: Callable[[], None] | None = None
     on_build: Callable[[], None] | None = None
     fallback: bool = False
@@ -75,7 +78,10 @@ class Fake:
     def host_error(self, record: Record, kind: str, register: int, values: Any) -> None:
         raise (OverflowError if kind == "range" else ValueError)(f"{kind} {register} {values}")
 
-    def fault(self, record: Record, bits: int) -> None:
+    def missed(self, record: Record, number: int, built: Any) -> None:
+        self.told.append((number, built))
+
+    def fault(self, record: Record, bits: int, raises: bool) -> None:
         raise ValueError(f"fault {bits}")
 
     def export(self, library: str, array: Array) -> Any:

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Stages on one line know nothing of each other.
 STAGES: list[set[str]] = [
     {"errors", "locks", "tree"},
+    {"errstate"},
     {"options", "interop"},
     {"config"},
     {"key", "graph", "spec"},
@@ -28,7 +29,7 @@ STAGES: list[set[str]] = [
     {"lower"},
     {"plan", "emit_cpp", "emit_cuda"},
     {"program", "stages"},
-    {"blame", "batch"},
+    {"blame", "batch", "explain"},
     {"executor"},
     {"warmup"},
     {"compile"},

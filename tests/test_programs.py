@@ -133,3 +133,16 @@ def test_exact_programs_have_numpys_bits(many: list[Drawn]) -> None:
             assert (g.dtype, g.shape) == (w.dtype, w.shape), drawn
             np.testing.assert_array_equal(g, w, err_msg=str(drawn))
             assert np.ascontiguousarray(g).tobytes() == np.ascontiguousarray(p).tobytes(), drawn
+
+
+def test_out_entries_go_to_the_results_of_their_place() -> None:
+    """Also where a later result is computed first, or is an argument itself."""
+    x = np.arange(4.0)
+    f = ok.compile(lambda x: ((x + 1) * 2, x + 1, x))
+    out = tuple(np.empty(4) for _ in range(3))
+    for _ in range(2):
+        for entries in (out, (None, out[1], None), (out[0], None, out[2])):
+            results = f(x, out=entries)
+            for want, entry, result in zip(((x + 1) * 2, x + 1, x), entries, results, strict=True):
+                np.testing.assert_array_equal(result, want)
+                assert entry is None or entry is result

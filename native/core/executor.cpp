@@ -240,18 +240,22 @@ std::uint64_t Executor::run_tiles(const Nest& nest, char** ptr, std::int64_t beg
   return faults;
 }
 
-bool Executor::outs_are_safe() const noexcept {
+int Executor::overlap_of_out(std::uint32_t k) const noexcept {
+  if (!out_specs_[k].given) return -1;
   const std::uint32_t nargs = capture_at_;
-  for (std::uint32_t k = 0; k < out_count_; ++k) {
-    if (!out_specs_[k].given) continue;
-    const std::uint32_t mine = out_at_ + k;
-    for (std::uint32_t other = 0; other < temp_at_; ++other) {
-      if (other == mine || (other >= out_at_ && !out_specs_[other - out_at_].given)) continue;
-      if (other < nargs && alias_ok_[k * nargs + other] != 0 && base_[other] == base_[mine])
-        continue;
-      if (ranges_overlap(base_[mine], ranges_[mine], base_[other], ranges_[other])) return false;
-    }
+  const std::uint32_t mine = out_at_ + k;
+  for (std::uint32_t other = 0; other < temp_at_; ++other) {
+    if (other == mine || (other >= out_at_ && !out_specs_[other - out_at_].given)) continue;
+    if (other < nargs && alias_ok_[k * nargs + other] != 0 && base_[other] == base_[mine]) continue;
+    if (ranges_overlap(base_[mine], ranges_[mine], base_[other], ranges_[other]))
+      return static_cast<int>(other);
   }
+  return -1;
+}
+
+bool Executor::outs_are_safe() const noexcept {
+  for (std::uint32_t k = 0; k < out_count_; ++k)
+    if (overlap_of_out(k) >= 0) return false;
   return true;
 }
 

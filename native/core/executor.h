@@ -129,6 +129,9 @@ class Executor {
   /// With all pointers set: no given output overlaps another output, a capture or an argument other
   /// than an exact alias that the plan allows. When false: run without out= and copy.
   bool outs_are_safe() const noexcept;
+  /// What a given output overlaps in that sense: the place of its pointer (arguments, captures,
+  /// outputs), or -1.
+  int overlap_of_out(std::uint32_t k) const noexcept;
 
   /// Bytes an argument touches, relative to its data pointer.
   ByteRange arg_range(std::size_t k) const noexcept { return ranges_[k]; }

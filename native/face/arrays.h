@@ -25,6 +25,10 @@ struct OutArgs {
   Small<PyArrayObject*, 8> arrays;  // the array to write; null = none
   bool in_tuple = false;
   bool direct = true;  // every array can be written by the kernels themselves
+  // Why results are copied into the arrays: 'c' they need a conversion, 'o' they overlap, 'p' an
+  // integer power or 'e' division may raise, 'i' interpreted.
+  char why = 'c';
+  Small<int, 8> overlap;  // with why == 'o', per result: see Executor::overlap_of_out()
 };
 
 // Reads `out` and appends its layouts to the key when all can be written directly. Checks what does

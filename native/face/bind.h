@@ -47,6 +47,12 @@ inline bool usable_as_is(PyArrayObject* a) {
          (PyArray_FLAGS(a) & NPY_ARRAY_ALIGNED) && PyArray_NDIM(a) <= kMaxRank;
 }
 
+// An argument that was copied before the call could use it: 'b' byte order, 'u' alignment.
+struct CopyNote {
+  char why;
+  int param;
+};
+
 // Everything one call gathers from its arguments. Plain arrays on the stack; no Python object is
 // made for ordinary arguments. Holds references where the caller's own might not last.
 struct CallArgs {
@@ -60,7 +66,7 @@ struct CallArgs {
   const Origin* origin = nullptr;  // whose arrays came in, or null
   int torch_is_watching = -1;      // unknown before the first tensor
   bool borrowed = false;           // some of `arrays` are null
-  uint64_t copies = 0;
+  Small<CopyNote, 4> copied;
   size_t args_size = 0;  // words of the key before those of out=
   int param = 0;         // being flattened, for messages
 

@@ -136,6 +136,10 @@ PyObject* run_ordinary(const Fixed& in) {
 
 PyObject* run_bound(Fixed& in) {
   if (OPKILN_UNLIKELY(!in.executor)) return run_ordinary(in);
+  // An error must leave the results of the last run untouched.
+  if (OPKILN_UNLIKELY(in.record.get()->divides) && errstate_of(compiled_of(in)) == kRaise) {
+    return run_ordinary(in);
+  }
   const npy_intp* words = in.words.data();
   for (const Held& h : in.held) {
     if (OPKILN_UNLIKELY(!unchanged(h, words))) return refuse_changed(in, h);
@@ -222,8 +226,8 @@ struct Binding {
 
   // The executor may run on the held pointers for ever; else each run is an ordinary call.
   bool fix(core::Executor& x, const Record* record, const std::vector<Ref>& results, bool direct) {
-    if (x.is_fallback() || !x.stream().completes_inline() || call.copies || record->by_copy ||
-        (given && !direct)) {
+    if (x.is_fallback() || !x.stream().completes_inline() || call.copied.size() ||
+        record->by_copy || (given && !direct)) {
       return false;
     }
     for (size_t i = 0; i < call.arrays.size(); i++) {
@@ -293,7 +297,7 @@ struct Binding {
 
   bool make(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, bool direct) {
     std::unique_ptr<core::Executor> x =
-        make_executor(self, call, given && direct ? &outs : nullptr, in.record);
+        make_executor(self, call, given && direct ? &outs : nullptr, 'b', in.record);
     const Record* record = in.record.get();
     if (given && !check_out_count(outs, record->n_outs)) return false;
     for (size_t k = 0; given && k < record->n_outs; k++) {

@@ -55,7 +55,8 @@ bool copy_out(Computation& c, Record* record) {
   for (size_t k = 0; k < record->n_outs; k++) {
     if (!outs.arrays[k]) continue;
     if (PyArray_CopyInto(outs.arrays[k], as_array(c.results[k])) < 0) return false;
-    c.call.copies++;
+    const int place = outs.why == 'o' ? outs.overlap[k] : -1;
+    c.self->inside->copies.add(outs.why, static_cast<int>(k), record->label(place));
   }
   return true;
 }
@@ -101,6 +102,7 @@ PyObject* assemble(Computation& c, Record* record, Objects& numbers) {
 PyObject* interpret(Computation& c, Record* record) {
   c.self->counters.fallbacks++;
   c.direct = false;
+  if (c.outs) c.outs->why = 'i';
   Ref leaves(leaves_list(c.call));
   if (!leaves) return nullptr;
   Ref outputs = call_hook(c.self, g_hooks.interpret, record->object, leaves.get());
@@ -165,6 +167,21 @@ bool make_scalars(Computation& c, const core::Executor& x) {
   return true;
 }
 
+// False, with the reason in `outs`, when results must not go straight into the caller's arrays.
+bool may_write_outs(const Compiled* self, const Record* record, const core::Executor& x,
+                    OutArgs& outs) {
+  if (OPKILN_UNLIKELY(!x.outs_are_safe())) {
+    outs.why = 'o';
+    for (uint32_t k = 0; k < x.out_count(); k++) outs.overlap.push(x.overlap_of_out(k));
+    return false;
+  }
+  if (OPKILN_UNLIKELY(record->divides) && errstate_of(self) == kRaise) {
+    outs.why = 'e';
+    return false;
+  }
+  return true;
+}
+
 uint64_t run_kernels(Computation& c, Record* record, core::Executor& x) {
   const auto* weak = reinterpret_cast<const core::HostValue*>(c.call.weak.data());
   try {
@@ -186,7 +203,9 @@ PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs
   RecordRef held;
   core::Lease lease = table.acquire(key, *self->inside->state, [&] {
     hit = false;
-    return make_executor(self, call, direct ? outs : nullptr, held);
+    const core::Pool* pool = table.find(key);
+    const bool in_use = pool && pool->live() > 1;  // the one to be made counts
+    return make_executor(self, call, direct ? outs : nullptr, in_use ? 'u' : '-', held);
   });
   if (OPKILN_UNLIKELY(hit && words[0] != self->id)) throw Restart{};  // its record may be gone
   core::Executor& x = *lease;
@@ -206,7 +225,7 @@ PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs
     return nullptr;
   }
   if (!bind_outs(c, record, x)) return nullptr;
-  if (direct && OPKILN_UNLIKELY(!x.outs_are_safe())) {
+  if (direct && OPKILN_UNLIKELY(!may_write_outs(self, record, x, *outs))) {
     lease.cancel();
     return compute(self, call, call.args_size, outs, false);
   }
@@ -281,22 +300,35 @@ PyObject* host_number(const core::Executor& x, int reg) {
 }
 
 void report_faults(Compiled* self, Record* record, uint64_t faults) {
-  if (faults & (core::kFaultDivideByZero | core::kFaultDivideOverflow)) {
-    self->counters.integer_faults++;
-  }
-  if (faults & core::kFaultNegativePower) {
-    Ref bits(PyLong_FromUnsignedLongLong(faults));
-    if (!bits) throw PythonError{};
-    call_hook(self, g_hooks.fault, record->object, bits.get());
-    raise(Err::internal, nullptr, "opkiln: frontend.fault did not raise");
-    throw PythonError{};
-  }
+  const bool divided = faults & (core::kFaultDivideByZero | core::kFaultDivideOverflow);
+  const bool refused = faults & core::kFaultNegativePower;
+  if (divided) self->counters.integer_faults++;
+  const Errstate state = divided ? errstate_of(self) : kIgnore;
+  if (!refused && state == kIgnore) return;
+  Ref bits(PyLong_FromUnsignedLongLong(faults));
+  Ref raises(PyBool_FromLong(state == kRaise));
+  if (!bits || !raises) throw PythonError{};
+  call_hook(self, g_hooks.fault, record->object, bits.get(), raises.get());
+  if (!refused && state == kWarn) return;
+  raise(Err::internal, nullptr, "opkiln: frontend.fault did not raise");
+  throw PythonError{};
 }
 
 namespace {
 
-PyObject* call_once(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+// `counted`: this call has been counted.
+PyObject* call_once(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
+                    bool& counted) {
   CallArgs call(self->id);
+  struct CountCopies {
+    Compiled* self;
+    const CallArgs& call;
+    ~CountCopies() {
+      for (const CopyNote& note : call.copied) {
+        self->inside->copies.add(note.why, -1, PyTuple_GET_ITEM(self->names, note.param));
+      }
+    }
+  } const count_copies{self, call};
   PyObject* out = nullptr;
   const Bound bound = bind_call(self, call, args, nargs, kwnames, &out);
   if (OPKILN_UNLIKELY(bound != Bound::ok)) {
@@ -304,21 +336,21 @@ PyObject* call_once(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyO
   }
   // Hashing an argument may run the user's code, and that may clear the function.
   if (OPKILN_UNLIKELY(call.key[0] != self->id)) throw Restart{};
-  self->counters.calls++;
+  if (!counted) self->counters.calls++;
+  counted = true;
   call.args_size = call.key.size();
-  PyObject* result = out && out != Py_None ? compute_into(self, call, out)
-                                           : compute(self, call, call.args_size, nullptr, false);
-  self->counters.copies += call.copies;
-  return result;
+  return out && out != Py_None ? compute_into(self, call, out)
+                               : compute(self, call, call.args_size, nullptr, false);
 }
 
 }  // namespace
 
 PyObject* call_general(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   constexpr int kAttempts = 100;
+  bool counted = false;
   for (int attempt = 0; attempt < kAttempts; attempt++) {
     try {
-      return call_once(self, args, nargs, kwnames);
+      return call_once(self, args, nargs, kwnames, counted);
     } catch (const Restart&) {
     }
   }

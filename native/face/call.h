@@ -10,9 +10,8 @@
 
 namespace opkiln::face {
 
-struct PythonError {};  // thrown when a Python exception is set
-struct NeedCopy {};     // thrown when out= must be written by copy
-struct Restart {};      // thrown when the function was cleared meanwhile: bind again
+struct NeedCopy {};  // thrown when out= must be written by copy
+struct Restart {};   // thrown when the function was cleared meanwhile: bind again
 
 constexpr double kReleaseGilNs = 5000;  // longer kernels run without the GIL
 constexpr int kMostQuickArgs = 16;      // more parameters never go the short way
@@ -26,7 +25,8 @@ PyObject* call_compiled(PyObject* self, PyObject* const* args, size_t nargsf, Py
 // Any call. May throw PythonError, core errors.
 PyObject* call_general(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames);
 
-// Counts integer faults; throws PythonError when a fault is an error.
+// Counts integer faults, and tells the frontend of those that matter; throws PythonError when that
+// raises.
 void report_faults(Compiled* self, Record* record, uint64_t faults);
 
 // Every word is mixed on its own, so that the multiplications overlap; equality is checked in full.
@@ -43,10 +43,10 @@ inline uint64_t hash_key(const uint64_t* words, size_t n) {
 }
 
 // A new executor for the call's exact layouts; runs the frontend's hooks for what is missing.
-// `outs` null: fresh outputs. `held` keeps the record when the function was cleared meanwhile.
-// Throws PythonError, NeedCopy, core errors.
+// `outs` null: fresh outputs. `why`: see MissLog::add(). `held` keeps the record
+// when the function was cleared meanwhile. Throws PythonError, NeedCopy, core errors.
 std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, const OutArgs* outs,
-                                              RecordRef& held);
+                                              char why, RecordRef& held);
 
 // (record object, requests): what the call would ask frontend.build for, with nothing built or run
 // (new reference or null). Throws as make_executor().
@@ -55,7 +55,7 @@ PyObject* missing_for(Compiled* self, CallArgs& call, const OutArgs* outs);
 // `direct()` where kernels can write the given arrays themselves, else `copied()`; null with an
 // error where the arrays cannot take the results at all.
 template <class Direct, class Copied>
-PyObject* into_outs(const OutArgs& outs, Direct&& direct, Copied&& copied) {
+PyObject* into_outs(OutArgs& outs, Direct&& direct, Copied&& copied) {
   if (!outs.direct) return copied();
   try {
     return direct();
@@ -65,6 +65,7 @@ PyObject* into_outs(const OutArgs& outs, Direct&& direct, Copied&& copied) {
       return nullptr;
     }
   } catch (const NeedCopy&) {
+    outs.why = 'p';
   }
   return copied();
 }
@@ -87,7 +88,7 @@ Ref call_hook(Compiled* self, PyObject* name, PyObject* a, PyObject* b, PyObject
               PyObject* d = nullptr);
 
 struct HookNames {
-  PyObject *trace, *build, *interpret, *inline_, *host_error, *fault, *export_;
+  PyObject *trace, *build, *interpret, *inline_, *host_error, *fault, *export_, *missed;
 };
 extern HookNames g_hooks;
 

@@ -12,6 +12,17 @@ namespace opkiln::face {
 
 PyObject* g_missing = nullptr;
 PyObject* g_str_out = nullptr;
+PyObject* g_errstate = nullptr;
+bool g_tell_all = false;
+
+Errstate errstate_of(const Compiled* self) {
+  if (OPKILN_LIKELY(!g_errstate)) return static_cast<Errstate>(self->errstate);
+  PyObject* found = nullptr;
+  if (PyContextVar_Get(g_errstate, Py_None, &found) < 0) throw PythonError{};
+  const Ref value(found);
+  if (value.get() == Py_None) return static_cast<Errstate>(self->errstate);
+  return static_cast<Errstate>(PyLong_AsLong(value.get()));
+}
 
 namespace {
 
@@ -76,11 +87,14 @@ int watch_receivers(Compiled* self) {
 }
 
 PyObject* compiled_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* keywords[] = {"frontend", "names", "kinds", "defaults", "static", nullptr};
+  static const char* keywords[] = {"frontend", "names",    "kinds", "defaults",
+                                   "static",   "errstate", nullptr};
   PyObject *frontend, *names, *kinds, *defaults, *is_static;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!SO!O!:Compiled", const_cast<char**>(keywords),
-                                   &frontend, &PyTuple_Type, &names, &kinds, &PyTuple_Type,
-                                   &defaults, &PyTuple_Type, &is_static)) {
+  unsigned char errstate = kIgnore;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!SO!O!|b:Compiled",
+                                   const_cast<char**>(keywords), &frontend, &PyTuple_Type, &names,
+                                   &kinds, &PyTuple_Type, &defaults, &PyTuple_Type, &is_static,
+                                   &errstate)) {
     return nullptr;
   }
   Ref owner(type->tp_alloc(type, 0));  // zero-filled
@@ -95,6 +109,7 @@ PyObject* compiled_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     if (!list || !(self->names = PyList_AsTuple(list.get()))) return nullptr;
     self->defaults = Py_NewRef(defaults);
     if (read_parameters(self, kinds, is_static) < 0) return nullptr;
+    self->errstate = errstate;
   }
   OPKILN_CATCH_THREAD_EXIT
   catch (...) {
@@ -116,8 +131,10 @@ int compiled_traverse(PyObject* o, visitproc visit, void* arg) {
   Py_VISIT(self->defaults);
   Py_VISIT(self->dict);
   if (!self->inside) return 0;
-  const int status = self->inside->interns.traverse(visit, arg);
-  return status ? status : self->inside->records.traverse(visit, arg);
+  int status = self->inside->interns.traverse(visit, arg);
+  if (!status) status = self->inside->records.traverse(visit, arg);
+  if (!status) status = self->inside->misses.traverse(visit, arg);
+  return status ? status : self->inside->copies.traverse(visit, arg);
 }
 
 // Forgets every trace; calls in progress keep what they use.
@@ -132,7 +149,11 @@ int compiled_clear(PyObject* o) {
   Compiled* self = as_compiled(o);
   Py_CLEAR(self->frontend);
   Py_CLEAR(self->dict);
-  if (self->inside) forget(self);
+  if (self->inside) {
+    forget(self);
+    self->inside->misses.clear();
+    self->inside->copies.clear();
+  }
   return 0;
 }
 
@@ -145,6 +166,8 @@ void compiled_dealloc(PyObject* o) {
     self->inside->state->retire();
     self->inside->records.clear();
     self->inside->interns.clear();
+    self->inside->misses.clear();
+    self->inside->copies.clear();
     delete std::exchange(self->inside, nullptr);
   }
   Py_CLEAR(self->frontend);
@@ -203,11 +226,15 @@ struct CounterRow {
   uint64_t Counters::* field;
 };
 const CounterRow kCounters[] = {
-    {"calls", &Counters::calls},         {"hits", &Counters::hits},
-    {"misses", &Counters::misses},       {"traces", &Counters::traces},
-    {"programs", &Counters::programs},   {"builds", &Counters::builds},
-    {"disk_hits", &Counters::disk_hits}, {"fallbacks", &Counters::fallbacks},
-    {"copies", &Counters::copies},       {"integer_faults", &Counters::integer_faults},
+    {"calls", &Counters::calls},
+    {"hits", &Counters::hits},
+    {"misses", &Counters::misses},
+    {"traces", &Counters::traces},
+    {"programs", &Counters::programs},
+    {"builds", &Counters::builds},
+    {"disk_hits", &Counters::disk_hits},
+    {"fallbacks", &Counters::fallbacks},
+    {"integer_faults", &Counters::integer_faults},
 };
 
 PyObject* compiled_counters(PyObject* o, PyObject*) {
@@ -220,6 +247,7 @@ PyObject* compiled_counters(PyObject* o, PyObject*) {
   for (const CounterRow& row : kCounters) {
     put(row.name, static_cast<int64_t>(self->counters.*row.field));
   }
+  put("copies", static_cast<int64_t>(self->inside->copies.total()));
   const core::FunctionStats& stats = self->inside->state->stats;
   put("executors", stats.executors.load());
   put("in_flight", stats.in_flight.load());
@@ -243,6 +271,24 @@ PyObject* compiled_count(PyObject* o, PyObject* args) {
     Py_RETURN_NONE;
   }
   return PyErr_Format(PyExc_ValueError, "no counter named %s", name);
+}
+
+PyObject* compiled_misses(PyObject* o, PyObject*) {
+  const Inside* inside = as_compiled(o)->inside;
+  Ref list(inside->misses.list());
+  return list ? Py_BuildValue("(KO)", static_cast<unsigned long long>(inside->misses.count()),
+                              list.get())
+              : nullptr;
+}
+
+PyObject* compiled_copies(PyObject* o, PyObject*) { return as_compiled(o)->inside->copies.list(); }
+
+PyObject* compiled_errstate(PyObject* o, PyObject*) {
+  try {
+    return PyLong_FromLong(errstate_of(as_compiled(o)));
+  } catch (const PythonError&) {
+    return nullptr;
+  }
 }
 
 PyObject* compiled_bind(PyObject* o, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
@@ -332,6 +378,11 @@ PyMethodDef kMethods[] = {
     {"_count", compiled_count, METH_VARARGS, "_count(name, n=1): adds to a counter."},
     {"_bind", method(compiled_bind), METH_FASTCALL | METH_KEYWORDS,
      "_bind(*args, **kwargs) -> a callable that repeats the call on the same arrays."},
+    {"_misses", compiled_misses, METH_NOARGS,
+     "How many executors were made, and the newest of these misses."},
+    {"_copies", compiled_copies, METH_NOARGS, "Copies made: (why, result, name, times)."},
+    {"_errstate", compiled_errstate, METH_NOARGS,
+     "What an integer division fault does here: 0 ignore, 1 warn, 2 raise."},
     {"_clear", compiled_clear_method, METH_NOARGS, "Forgets traces and executors."},
     {"_static_id", compiled_static_id, METH_O,
      "The number that stands for a static value in keys; used for that value only."},
@@ -386,7 +437,8 @@ int add_compiled_type(PyObject* module) {
   const Name names[] = {{&g_str_out, "out"},          {&g_hooks.trace, "trace"},
                         {&g_hooks.build, "build"},    {&g_hooks.interpret, "interpret"},
                         {&g_hooks.inline_, "inline"}, {&g_hooks.host_error, "host_error"},
-                        {&g_hooks.fault, "fault"},    {&g_hooks.export_, "export"}};
+                        {&g_hooks.fault, "fault"},    {&g_hooks.export_, "export"},
+                        {&g_hooks.missed, "missed"}};
   for (const Name& name : names) {
     if (!(*name.place = PyUnicode_InternFromString(name.text))) return -1;
   }

@@ -6,6 +6,8 @@
 
 namespace opkiln::face {
 
+struct PythonError {};  // thrown when a Python exception is set
+
 enum class Err : int {
   any,           // OpkilnError, the base of all
   argument,      // ArgumentError, TypeError

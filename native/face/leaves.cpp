@@ -101,7 +101,7 @@ Bound add_awkward_array(Compiled* self, CallArgs& call, PyArrayObject* a) {
   PyObject* copy = as_object(usable_copy(a));
   if (!copy) return Bound::error;
   call.keep(copy);
-  call.copies++;
+  call.copied.push({descr->byteorder == NPY_OPPBYTE ? 'b' : 'u', call.param});
   call.add_array(copy, as_array(copy));
   return Bound::ok;
 }

@@ -1,4 +1,4 @@
-// The miss path of a call: signature, trace, instantiate, build, instantiate again.
+// The miss path of a call: signature, trace, instantiate, build, instantiate again, note the cost.
 #include "core/errors.h"
 #include "face/call.h"
 #include "face/doors.h"
@@ -178,16 +178,31 @@ Ref requests_list(const std::vector<core::Missing>& missing) {
   return requests;
 }
 
+// Notes the miss for explain(); the frontend adds what only it knows, if a hook of it has run.
+void note(Compiled* self, const CallArgs& call, size_t key_size, Record* record, PyObject* built,
+          char why, uint64_t start) {
+  const uint64_t number =
+      self->inside->misses.add(call.key.data(), key_size, record->labels, ticks() - start, why);
+  if (record->told && built == Py_None && OPKILN_LIKELY(!g_tell_all)) return;
+  record->told = true;
+  Ref boxed(PyLong_FromUnsignedLongLong(number));
+  if (!boxed) throw PythonError{};
+  call_hook(self, g_hooks.missed, record->object, boxed.get(), built);
+}
+
 }  // namespace
 
 std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, const OutArgs* outs,
-                                              RecordRef& held) {
+                                              char why, RecordRef& held) {
+  const uint64_t start = ticks();
+  Ref built = Ref::borrow(Py_None);
   Prepared ready(self, call, outs);
   Record* record = ready.record.get();
   constexpr int kAttempts = 3;  // one build is enough; a second may follow a race with clear()
   for (int attempt = 1;; attempt++) {
     core::Instantiated made = ready.instantiate(self);
     if (made.executor) {
+      note(self, call, outs ? call.key.size() : call.args_size, record, built.get(), why, start);
       // A hook may have emptied the map; the executor, which no later call finds, needs its record.
       held.reset(record);
       core::Executor& x = *made.executor;
@@ -201,7 +216,7 @@ std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, co
             made.missing.at(0).kernel, made.missing.at(0).column_class.c_str());
       throw PythonError{};
     }
-    call_hook(self, g_hooks.build, record->object, requests_list(made.missing).get());
+    built = call_hook(self, g_hooks.build, record->object, requests_list(made.missing).get());
   }
 }
 
@@ -219,7 +234,8 @@ bool bind_captures(Compiled* self, CallArgs& call, Record* record, core::Executo
       PyArrayObject* copy = usable_copy(a);
       if (!copy) return false;
       call.keep(as_object(copy));
-      call.copies++;
+      const auto place = static_cast<Py_ssize_t>(record->plan->args().size() + i);
+      self->inside->copies.add('h', -1, record->label(place));
       a = copy;
     }
     x.captures()[i] = PyArray_BYTES(a);

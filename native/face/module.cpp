@@ -166,6 +166,20 @@ void bind_limits(nb::module_& m) {
       "Drops the calling thread's idle executors; returns how many.");
 }
 
+// What the frontend's settings change in the native path.
+void bind_switches(nb::module_& m) {
+  m.def(
+      "use_errstate",
+      [](nb::handle variable) {
+        PyObject* old = std::exchange(g_errstate, Py_NewRef(variable.ptr()));
+        Py_XDECREF(old);
+      },
+      "variable"_a, "The context variable that says what an integer division fault does.");
+  m.def(
+      "tell_all_misses", [](bool on) { g_tell_all = on; }, "on"_a,
+      "Whether `missed` is also called where an executor was all that was missing.");
+}
+
 void translate_core_errors(const std::exception_ptr& error, void*) {
   try {
     std::rethrow_exception(error);
@@ -215,6 +229,7 @@ NB_MODULE(_core, m) {
         return nb::steal(array);
       },
       "array"_a, "An ndarray over the memory of another library's array.");
+  bind_switches(m);
   if (add_compiled_type(m.ptr()) < 0 || add_bound_type(m.ptr()) < 0) throw nb::python_error();
 }
 

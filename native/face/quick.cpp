@@ -285,6 +285,10 @@ OPKILN_INLINE PyObject* run(Compiled* self, const core::ThreadTable& table, core
   *x->outs() = target;
   if (out) {
     if (OPKILN_UNLIKELY(!x->outs_are_safe())) return nullptr;
+    // With an errstate the long way decides: an error must leave `out` untouched.
+    if (OPKILN_UNLIKELY(g_errstate) || OPKILN_UNLIKELY(self->errstate)) {
+      if (static_cast<Record*>(x->user)->divides) return nullptr;
+    }
     Py_INCREF(out);
   }
   *done = true;

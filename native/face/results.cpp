@@ -158,6 +158,15 @@ Record* Record::make(PyObject* object) {
   for (const core::OutputRef& output : inner->outputs()) {
     r->out_of_output.push_back(output.host ? -1 : output.index);
   }
+  Ref labels(PyObject_GetAttrString(object, "labels"));
+  Ref divides(labels ? PyObject_GetAttrString(object, "divides") : nullptr);
+  if (!divides) return nullptr;
+  if (!PyTuple_Check(labels.get())) {
+    raise(Err::internal, nullptr, "opkiln: record.labels must be a tuple");
+    return nullptr;
+  }
+  r->divides = PyObject_IsTrue(divides.get()) == 1;
+  r->labels = labels.release();
   Ref tree(PyObject_GetAttrString(object, "out_tree"));
   if (!tree || r->tree.compile(tree.get(), inner->outputs().size()) < 0) return nullptr;
   if (r->read_captures() < 0) return nullptr;
@@ -166,8 +175,14 @@ Record* Record::make(PyObject* object) {
   return std::exchange(guard.r, nullptr);
 }
 
+PyObject* Record::label(Py_ssize_t place) const {
+  const bool known = labels && place >= 0 && place < PyTuple_GET_SIZE(labels);
+  return known ? PyTuple_GET_ITEM(labels, place) : Py_None;
+}
+
 int Record::traverse(visitproc visit, void* arg) const {
   Py_VISIT(object);
+  Py_VISIT(labels);
   for (PyArrayObject* a : captures) Py_VISIT(as_object(a));
   return tree.traverse(visit, arg);
 }
@@ -177,6 +192,7 @@ void Record::clear() {
   std::vector<PyArrayObject*> old;
   old.swap(captures);
   Py_CLEAR(object);
+  Py_CLEAR(labels);
   for (PyArrayObject* a : old) Py_DECREF(as_object(a));
 }
 

@@ -58,8 +58,11 @@ class Record {
   }
   int traverse(visitproc visit, void* arg) const;
   void clear();  // breaks reference cycles; the record is not used afterwards
+  // The name of an array leaf or capture, by its place among all of them; None beyond (borrowed).
+  PyObject* label(Py_ssize_t place) const;
 
   PyObject* object = nullptr;
+  PyObject* labels = nullptr;  // names of the array leaves, then of the captures: a tuple
   core::Ref<core::Plan> plan;
   OutTree tree;
   std::vector<PyArrayObject*> captures;
@@ -68,6 +71,8 @@ class Record {
   size_t n_outs = 0;
   bool quick = false;    // the whole result is one array, nothing is captured
   bool by_copy = false;  // an error that depends on data must leave out= untouched
+  bool divides = false;  // kernels may meet an integer division that faults
+  bool told = false;     // explain() knows of the trace
 
  private:
   Record() = default;

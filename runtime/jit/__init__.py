@@ -38,6 +38,7 @@ class Loaded(NamedTuple):
     hit: str  # "disk" or "built"
     seconds: float
     parts: KeyParts
+    why: tuple[tuple[str, str, str], ...]  # of a build: (part, in the cache, wanted)
 
 
 # ---- the compiler in use ----
@@ -223,11 +224,13 @@ def _find(data: bytes, symbols: tuple[str, ...], name: str, flags: Flags, start:
         place = store.Layer(store.root())
         entry = store.entry_for(place, order.compiler.target, name, order.parts)
         order = order._replace(entry=entry)
-    opened, hit = build_once(order)
-    return _loaded(order, opened, hit, start)
+    opened, hit, why = build_once(order)
+    return _loaded(order, opened, hit, start, why)
 
 
-def _loaded(order: Order, opened: Opened, hit: str, start: float) -> Loaded:
+def _loaded(
+    order: Order, opened: Opened, hit: str, start: float, why: tuple[tuple[str, str, str], ...] = ()
+) -> Loaded:
     seconds = time.perf_counter() - start
     path = order.entry.library
-    return Loaded(path, opened.addresses, opened.library, hit, seconds, order.parts)
+    return Loaded(path, opened.addresses, opened.library, hit, seconds, order.parts, why)

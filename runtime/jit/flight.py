@@ -5,16 +5,18 @@ from __future__ import annotations
 import _thread
 import os
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from opkiln.runtime import debug
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import NotCached, OpkilnError
-from opkiln.runtime.jit import build, store
+from opkiln.runtime.jit import build, nearest, store
 
 if TYPE_CHECKING:
     from opkiln.runtime.jit.load import Opened, Order
+    from opkiln.runtime.jit.nearest import Difference
+
+    Result = tuple[Opened, str, tuple[Difference, ...]]  # how it came, and why it was not there
 
 
 class _Flight:
@@ -41,7 +43,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def build_once(order: Order) -> tuple[Opened, str]:
+def build_once(order: Order) -> Result:
     """Build, or wait for the thread that builds the same key; a failure is told to all of them."""
     key = order.entry.path
     while True:
@@ -54,7 +56,7 @@ def build_once(order: Order) -> tuple[Opened, str]:
             return _lead(key, flight, order)
         flight.done.wait()
         if flight.opened is not None:
-            return flight.opened, "disk"
+            return flight.opened, "disk", ()
         if flight.error is not None:
             import copy
 
@@ -62,9 +64,9 @@ def build_once(order: Order) -> tuple[Opened, str]:
         # The builder was interrupted (Ctrl-C, a disk problem): that says nothing about the kernel.
 
 
-def _lead(key: str, flight: _Flight, order: Order) -> tuple[Opened, str]:
+def _lead(key: str, flight: _Flight, order: Order) -> Result:
     try:
-        flight.opened, hit = _build(order)
+        flight.opened, hit, why = _build(order)
     except OpkilnError as error:
         flight.error = error
         raise
@@ -73,32 +75,19 @@ def _lead(key: str, flight: _Flight, order: Order) -> tuple[Opened, str]:
             if _flights.get(key) is flight:
                 del _flights[key]
         flight.done.set()
-    return flight.opened, hit
+    return flight.opened, hit, why
 
 
-def _build(order: Order) -> tuple[Opened, str]:
-    start = time.perf_counter()
+def _build(order: Order) -> Result:
+    why = nearest.why(order)
     if config.assert_cached:
         raise NotCached(
-            f"{order.entry.name} is not in the cache {order.entry.folder!r}{_why(order)}",
+            f"{order.entry.name} is not in the cache {order.entry.folder!r}; "
+            f"{nearest.text_of(why)}",
             fix="run once without OPKILN_ASSERT_CACHED, or set OPKILN_CACHE_DIR to the full cache",
         )
-    if debug.enabled(1):
-        debug.log(1, "cache miss %s%s", order.entry.name, _why(order))
     opened, hit = build.build(order)
-    if debug.enabled(1):
-        spent = (time.perf_counter() - start) * 1e3
-        debug.log(1, "%s %s in %.1f ms", hit, order.entry.path, spent)
     if debug.enabled(5):
         log = store.read_owned(f"{order.entry.path}/{store.LOG}")
         debug.log(5, "%s", log.decode("utf-8", "replace").rstrip())
-    return opened, hit
-
-
-def _why(order: Order) -> str:
-    changed = store.nearest(order.entry, order.parts)
-    if not changed:
-        return " (no entry of this name)"
-    return "; against the newest of this name: " + ", ".join(
-        f"{name}: {old or 'absent'} -> {new or 'absent'}" for name, old, new in changed
-    )
+    return opened, hit, why if hit == "built" else ()

@@ -431,26 +431,6 @@ def refresh(folder: str) -> None:
         pass
 
 
-def nearest(entry: Entry, parts: KeyParts) -> list[tuple[str, str, str]]:
-    """What differs from the newest entry of the same name: (part, there, here); [] if none."""
-    prefix = entry.name[:-24]
-    best: tuple[int, str] | None = None
-    with contextlib.suppress(OSError), os.scandir(entry.folder) as entries:
-        for other in entries:
-            if other.name.startswith(prefix) and len(other.name) == len(entry.name):
-                stamp = other.stat().st_mtime_ns
-                if other.name != entry.name and (best is None or stamp > best[0]):
-                    best = (stamp, other.path)
-    if best is None:
-        return []
-    try:
-        record = Record(read_owned(f"{best[1]}/{MANIFEST}"))
-    except (OSError, ValueError):
-        return []
-    there = dict(part.split("=", 1) for part in record.texts("parts") if "=" in part)
-    return parts.diff(there)
-
-
 def private_folder(entry: Entry, kind: str = "build") -> str:
     """The path of a directory no one else uses, on the same file system as the entry.
 

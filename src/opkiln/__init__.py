@@ -11,14 +11,17 @@ if TYPE_CHECKING:
 
 __all__ = [  # noqa: F405
     "Compiled",
+    "Explanation",
     "Info",
     "Lowering",
+    "Miss",
     "TensorSpec",
     "Warmed",
     "clear_cache",
     "compile",
     "config",
     "errors",
+    "errstate",
     "ops",
     "runtime_info",
     "warmup",

@@ -13,5 +13,7 @@ from opkiln.runtime.compile import (
 )
 from opkiln.runtime.config import config as config
 from opkiln.runtime.stages import Lowering as Lowering
+from opkiln.runtime.errstate import errstate as errstate
+from opkiln.runtime.explain import Explanation as Explanation, Miss as Miss
 from opkiln.runtime.spec import TensorSpec as TensorSpec
 from opkiln.runtime.warmup import Warmed as Warmed

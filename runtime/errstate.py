@@ -1,0 +1,48 @@
+"""What an integer division fault does: `with ok.errstate(...)` in, one context variable out.
+
+The native path reads the variable itself, and only when a kernel has reported a fault or `out=` is
+given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from opkiln import native
+from opkiln.runtime.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+MODES = ("ignore", "warn", "raise")  # by the number that the native side uses
+
+_STATE: contextvars.ContextVar[int] = contextvars.ContextVar("opkiln_errstate")
+
+
+@contextlib.contextmanager
+def errstate(*, integer_divide: Literal["ignore", "warn", "raise"]) -> Generator[None]:
+    """Set what integer division by zero and its overflow (MIN // -1) do, until the block ends.
+
+    It holds for compiled functions called in this context (thread or task) and wins over their
+    `errstate=` option. np.errstate is another setting: neither changes the other. May also be used
+    as a decorator.
+
+    Args:
+        integer_divide: "ignore" gives NumPy's value and counts the call in info(); "warn" also
+            gives NumPy's RuntimeWarning; "raise" raises IntegerDivisionError, which is a
+            FloatingPointError, and leaves out= untouched.
+
+    Raises:
+        ArgumentError: another word.
+    """
+    if integer_divide not in MODES:
+        raise ArgumentError(f"errstate(integer_divide=): expected {MODES}, got {integer_divide!r}")
+    native.use_errstate(_STATE)
+    token = _STATE.set(MODES.index(integer_divide))
+    try:
+        yield
+    finally:
+        _STATE.reset(token)

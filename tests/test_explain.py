@@ -1,0 +1,597 @@
+"""explain(): each miss names the part of its key that changed, before and after, and its cost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opkiln as ok
+from opkiln import native
+from opkiln.runtime import debug, explain
+from opkiln.runtime.config import config
+from opkiln.runtime.errors import NotCached
+
+Parallelize = Callable[..., list[object]]
+A = np.arange(12.0).reshape(3, 4)
+
+
+def changes(miss: ok.Miss) -> set[tuple[str, str, str]]:
+    return {(c.name, c.old, c.new) for c in miss.changes}
+
+
+def second(fn: Callable[..., Any], first: tuple[Any, ...], then: tuple[Any, ...]) -> ok.Miss:
+    """The miss of a second call."""
+    f = ok.compile(fn)
+    f(*first)
+    f(*then)
+    f(*then)
+    assert len(f.explain()) == 2
+    assert f.explain()[0].changes == () and "first call" in f.explain()[0].reason
+    return f.explain()[-1]
+
+
+# ---- programs ----
+
+TRACED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...], set[Any]]] = {
+    "dtype": (
+        lambda x, k: x + k, (A, 1), (A.astype("f4"), 1),
+        {("argument `x` dtype", "float64", "float32")},
+    ),
+    "rank": (lambda x, k: x + k, (A, 1), (A[0], 1), {("argument `x` rank", "2", "1")}),
+    "kind": (lambda x, k: x + k, (A, A), (A, 1), {("argument `k` kind", "array", "int")}),
+    "weak scalar": (lambda x, k: x + k, (A, 1), (A, 1.0), {("argument `k` kind", "int", "float")}),
+    "large int": (
+        lambda x, k: x + k, (A, 1), (A, 2**63), {("argument `k` kind", "int", "int above int64")},
+    ),
+    "static": (
+        lambda x, mode: x + 1 if mode == "a" else x - 1, (A, "a"), (A, "b"),
+        {("argument `mode` value", "'a'", "'b'")},
+    ),
+    "static tuple": (
+        lambda x, axes: x + len(axes), (A, ("a", None)), (A, ("a", True)),
+        {("argument `axes[1]` value", "None", "True")},
+    ),
+    "dict": (lambda d: d["v"] + 1, ({"v": A},), ({"v": A.astype("f4")},),
+             {("argument `d['v']` dtype", "float64", "float32")}),
+    "length": (
+        lambda *xs: xs[0] + len(xs), (A,), (A, A), {("argument `xs[1]` kind", "", "array")},
+    ),
+    "two at once": (
+        lambda x, k: x + k, (A, 1), (A[0].astype("f4"), 1.0),
+        {
+            ("argument `x` dtype", "float64", "float32"), ("argument `x` rank", "2", "1"),
+            ("argument `k` kind", "int", "float"),
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_F129_a_trace_names_what_changed(name: str) -> None:
+    fn, first, then, expected = TRACED[name]
+    miss = second(fn, first, then)
+    assert changes(miss) == expected
+    assert miss.layer in ("program", "artifact")
+    assert miss.trace_ms > 0 and miss.lower_ms > 0
+    assert miss.total_ms > miss.trace_ms + miss.lower_ms
+
+
+def test_a_pinned_size_names_its_line() -> None:
+    def f(x: Any) -> Any:
+        return x + 1 if x.shape[0] == 3 else x + 2
+
+    miss = second(f, (A,), (A[:2],))
+    ((name, old, new),) = changes(miss)
+    assert name.startswith("size x.shape[0] pinned by ")
+    assert name.endswith(f"test_explain.py:{f.__code__.co_firstlineno + 1}")
+    assert (old, new) == ("3", "2")
+
+
+class Model:
+    def __init__(self, k: float) -> None:
+        self.k = k
+
+    @ok.compile
+    def step(self, x: Any) -> Any:
+        return x * self.k
+
+
+def test_another_receiver_is_named_without_running_its_code() -> None:
+    class Loud(Model):
+        def __repr__(self) -> str:
+            raise AssertionError
+
+    one, two = Loud(1.0), Loud(2.0)
+    one.step(A)
+    two.step(A)
+    (change,) = Model.step.explain()[-1].changes
+    assert change.name == "argument `self` value"
+    assert "Loud object (no. " in change.old and change.old != change.new
+
+
+def test_a_static_object_whose_repr_fails_is_named_by_its_class() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise ValueError
+
+    f = ok.compile(lambda x, how: x + 1, static="how")
+    f(A, Odd())
+    f(A, Odd())
+    (change,) = f.explain()[-1].changes
+    assert change.name == "argument `how` value" and "Odd object" in change.new
+
+
+def test_the_nearest_earlier_call_is_compared() -> None:
+    f = ok.compile(lambda x, k: x + k)
+    f(A, 1)
+    f(A[0].astype("f4"), 1.0)
+    f(A[0].astype("f4"), 1)  # two parts from the first, one from the second
+    assert changes(f.explain()[-1]) == {("argument `k` kind", "float", "int")}
+
+
+def test_clear_and_captured_layouts() -> None:
+    held = np.ones(4)
+    f = ok.compile(lambda x: x + held)
+    f(A)
+    f.clear()
+    f(A)
+    assert changes(f.explain()[-1]) == {("f.clear() calls", "0", "1")}
+    held = np.ones(8)[::2]
+    f.clear()
+    f(A)
+    assert changes(f.explain()[-1]) == {
+        ("f.clear() calls", "1", "2"),
+        ("captured array 0 axis 0", "contiguous", "stride 2"),
+    }
+
+
+def test_a_definition_anew_and_options_are_named() -> None:
+    def made(plus: int) -> Any:
+        space: dict[str, Any] = {"__name__": "cell"}
+        exec(compile(f"def again(x): return x + {plus}", "cell.py", "exec"), space)
+        return space["again"]
+
+    first = ok.compile(made(1))
+    first(A)
+    assert first.explain()[0].changes == ()
+    same = ok.compile(made(1))
+    same(A)
+    assert changes(same.explain()[0]) == {("function definition", "no. 1", "no. 2")}
+    assert same.explain()[0].source == "shared"
+    body = ok.compile(made(2))
+    body(A)
+    names = {c.name for c in body.explain()[0].changes}
+    assert names == {"function definition", "function body"}
+    level = ok.compile(made(2), opt_level=0)
+    level(A)
+    assert ("option opt_level", "2", "0") in changes(level.explain()[0])
+    assert {c.name for c in level.explain()[0].changes} == {
+        "function definition",
+        "option opt_level",
+    }
+
+
+def test_lambdas_of_one_name_are_not_definitions_anew() -> None:
+    f, g = (
+        ok.compile(lambda x: x + 3.5),
+        ok.compile(lambda x: x + 4.5),
+    )
+    f(A)
+    g(A)
+    assert g.explain()[0].changes == ()
+
+
+# ---- executors ----
+
+EXECUTORS: dict[str, tuple[tuple[Any, ...], dict[str, Any], set[Any]]] = {
+    "shape": ((A[:2],), {}, {("argument `x` shape", "(3, 4)", "(2, 4)")}),
+    "stride": (
+        (np.arange(24.0).reshape(3, 8)[:, :4],), {},
+        {("argument `x` axis 0", "contiguous", "stride 8")},
+    ),
+    "order": ((np.asfortranarray(A),), {}, {("argument `x` memory order", "C", "Fortran")}),
+    "out": ((A,), {"out": np.empty((3, 4))}, {("out=", "", "array")}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_F137_a_new_layout_needs_an_executor_only(name: str) -> None:
+    args, keywords, expected = EXECUTORS[name]
+    f = ok.compile(lambda x: x + 7)
+    f(A)
+    f(*args, **keywords)
+    miss = f.explain()[-1]
+    assert (miss.layer, miss.source, changes(miss)) == ("executor", "memory", expected)
+    assert miss.trace_ms == miss.lower_ms == miss.build_ms == miss.load_ms == 0
+    assert 0 < miss.total_ms < f.explain()[0].total_ms
+
+
+def test_a_step_changes_the_part_of_its_own_axis() -> None:
+    f = ok.compile(lambda x: x + 7)
+    f(np.arange(24.0).reshape(3, 8)[:, ::2])
+    f(np.arange(36.0).reshape(3, 12)[:, ::3])
+    assert changes(f.explain()[-1]) == {("argument `x` axis 1", "stride 2", "stride 3")}
+    f(np.broadcast_to(np.arange(3.0)[:, None], (3, 4)))
+    f(np.broadcast_to(np.arange(6.0)[::2, None], (3, 4)))
+    assert changes(f.explain()[-1]) == {("argument `x` axis 0", "contiguous", "stride 2")}
+
+
+def test_out_of_several_results() -> None:
+    f = ok.compile(lambda x: (x + 1, x - 1))
+    u, v = np.empty((3, 4)), np.empty((3, 4))
+    f(A, out=(u, None))
+    f(A, out=(u, v))
+    assert changes(f.explain()[-1]) == {("out=[1]", "None", "array")}
+
+
+def test_other_threads_evictions_and_busy_executors(parallelize: Parallelize) -> None:
+    f = ok.compile(lambda x: x + 8)
+    f(A)
+    parallelize(lambda _: f(A), 1)
+    assert [c.name for c in f.explain()[-1].changes] == ["thread"]
+    limits = native.get_limits()
+    try:
+        native.set_limits(executors=1)
+        f(A[:2])
+        f(A)
+    finally:
+        native.set_limits(executors=limits["executors"])
+    assert str(f.explain()[-1].changes[0]) == "executor: made again: the limits had it evicted"
+    stream = native.ManualStream(3)
+    native.use_stream(stream)
+    try:
+        f(A[:1])
+        f(A[:1])
+    finally:
+        native.use_stream(None)
+    assert "in use" in f.explain()[-1].reason
+    stream.advance(10)
+
+
+def test_misses_of_shapes_are_bounded_and_leave_the_others() -> None:
+    f = ok.compile(lambda x: x + 9)
+    for n in range(1, explain.KEPT + 50):
+        f(np.ones(n))
+    shown = f.explain()
+    assert len(shown) == explain.KEPT + 1  # the first call was traced, and stays
+    assert shown.dropped == 48
+    assert f.info().misses == len(shown) + shown.dropped
+    assert f"{f.info().misses} misses" in str(shown) and "no longer remembered" in str(shown)
+    assert shown[0].layer != "executor" and shown[-1].number == explain.KEPT + 49
+
+
+def test_traces_are_bounded() -> None:
+    f = ok.compile(lambda x, mode: x + 1)
+    for n in range(explain.KEPT + 10):
+        f(A, f"mode {n}")
+    assert len(f.explain()) == explain.KEPT
+    assert f.explain().dropped == 10
+    assert f.info().traces == explain.KEPT + 10
+
+
+def test_threads_lose_no_miss(parallelize: Parallelize) -> None:
+    f = ok.compile(lambda x: x + 10)
+    f(np.ones((1, 1)))
+
+    def calls(thread: int) -> None:
+        for n in range(20):
+            f(np.ones((thread + 2, n + 1)))
+            f(np.ones((thread + 2, n + 1), "f4"))
+
+    parallelize(calls, 6)
+    shown = f.explain()
+    numbers = [m.number for m in shown]
+    assert numbers == list(range(1, 1 + 1 + 6 * 40))
+    assert sum(m.trace_ms > 0 for m in shown) == f.info().traces == 2
+    assert f.info().misses == len(numbers)
+
+
+def test_hits_say_nothing() -> None:
+    f = ok.compile(lambda x: x + 11)
+    for _ in range(5):
+        f(A)
+    assert len(f.explain()) == 1
+    assert f.info().hits == 4
+
+
+def test_the_table_and_its_parts() -> None:
+    f = ok.compile(lambda x, k: x * k, name="scaled")
+    f(A, 2)
+    f(A[:2], 2)
+    shown = f.explain()
+    assert isinstance(shown, ok.Explanation) and list(shown) == list(shown.misses)
+    assert shown[-1] in shown[0:] and len(shown[0:1]) == 1
+    head, first, *_, last = str(shown).splitlines()
+    assert repr(shown) == str(shown)
+    assert head.startswith("scaled: 2 misses, ")
+    assert "trace " in first and "first call" in first
+    assert "argument `x` shape: (3, 4) -> (2, 4)" in last
+    assert str(ok.compile(lambda x: x).explain()).endswith(": 0 misses, 0.0 ms")
+    with pytest.raises(AttributeError):
+        shown[0].number = 3  # type: ignore[misc]
+
+
+# ---- layout classes and the cache on disk ----
+
+
+@pytest.fixture
+def scoped(tmp_path: Path) -> Iterator[Path]:
+    """A cache directory of the test's own."""
+    with config.scope(cache_dir=tmp_path / "cache"):
+        yield tmp_path / "cache"
+
+
+def fresh(constant: float) -> Any:
+    """A function whose kernels no earlier call of this process has."""
+    ok.clear_cache()
+    return ok.compile(lambda x, y: x * y + constant)
+
+
+def test_a_layout_class_is_named(scoped: Path) -> None:
+    f = fresh(0.125)
+    f(A, A)
+    f(A, A[:, ::-1])
+    f(A, np.broadcast_to(A[:, :1], (3, 4)))
+    built, strided, broadcast = f.explain()
+    assert built.source == "built" and built.build_ms > 0 and built.load_ms == 0
+    assert [str(c) for c in built.cache_changes] == [
+        f"cache directory: {scoped}/{os.uname().machine}-linux-gnu has no kernels yet"
+    ]
+    assert changes(strided) == {("argument `y` inner axis", "contiguous", "strided")}
+    assert (strided.layer, strided.source, strided.trace_ms) == ("artifact", "built", 0)
+    assert [str(c) for c in strided.cache_changes] == ["kernel text: new to the cache"]
+    assert changes(broadcast) == {("argument `y` inner axis", "strided", "broadcast")}
+
+
+def test_a_reduction_over_rows_is_named(scoped: Path) -> None:
+    ok.clear_cache()
+    f = ok.compile(lambda x: (x * 0.375).sum(axis=0))
+    f(np.ones((6, 8), order="F"))
+    f(np.ones((6, 8)))
+    (change,) = f.explain()[-1].changes
+    assert "rows" in (change.old, change.new) and "columns" in (change.old, change.new)
+
+
+def test_a_load_from_disk_is_told_apart(scoped: Path) -> None:
+    fresh(0.25)(A, A)
+    g = fresh(0.25)
+    g(A, A)
+    (miss,) = g.explain()
+    assert (miss.layer, miss.source, miss.build_ms) == ("artifact", "disk", 0)
+    assert miss.load_ms > 0 and miss.cache_changes == ()
+    h = ok.compile(lambda a, b: a * b + 0.25)
+    h(A, A)
+    assert (h.explain()[0].layer, h.explain()[0].source) == ("program", "shared")
+
+
+def wrapper(folder: Path, edit: str) -> str:
+    """A compiler that says of itself what `edit`, a sed script, makes of the truth."""
+    path = folder / "cxx"
+    real = shutil.which("g++")
+    path.write_text(f'#!/bin/sh\nexec 3>&1\n{real} "$@" 2>&1 >&3 | sed "{edit}" >&2\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def rebuilt(constant: float, **settings: Any) -> ok.Miss:
+    """The miss of a process that has the kernel in its cache, under other settings."""
+    fresh(constant)(A, A)
+    f = fresh(constant)
+    with config.scope(**settings):
+        f(A, A)
+    (miss,) = f.explain()
+    assert miss.source == "built" and miss.build_ms > 0
+    return miss
+
+
+def test_F129_a_compiler_upgrade_is_named(scoped: Path, tmp_path: Path) -> None:
+    cxx = wrapper(tmp_path, "s/gcc version [0-9.]*/gcc version 99.1.0/")
+    (change,) = rebuilt(0.5, cxx=cxx).cache_changes
+    assert change.name == "compiler"
+    assert "99.1.0" in change.new and "gcc version" in change.old and "99.1.0" not in change.old
+
+
+def test_F129_flags_and_features_are_named(scoped: Path) -> None:
+    miss = rebuilt(0.75, cxx="g++ -mno-bmi2" if os.uname().machine == "x86_64" else "g++ -DA=1")
+    parts = {c.name: c for c in miss.cache_changes}
+    flags = parts.pop("flags of the compiler setting")
+    assert (flags.old, flags.new[:2]) == ("", "-m" if parts else "-D")
+    if parts:
+        assert set(parts) == {"CPU features"}
+        assert parts["CPU features"].old.split() == ["__BMI2__"]
+
+
+def entry_of(scoped: Path) -> Path:
+    (entry,) = [p.parent for p in scoped.glob("*/*/kernel.so")]
+    return entry
+
+
+def test_a_damaged_entry_is_named(scoped: Path) -> None:
+    fresh(1.25)(A, A)
+    library = entry_of(scoped) / "kernel.so"
+    library.write_bytes(library.read_bytes()[:-8])
+    f = fresh(1.25)
+    with pytest.warns(ok.errors.OpkilnWarning, match="not usable"):
+        f(A, A)
+    (change,) = f.explain()[0].cache_changes
+    assert str(change) == f"cache entry: {library.parent} is damaged, built again"
+
+
+def test_a_missing_directory_is_named(scoped: Path) -> None:
+    fresh(1.5)(A, A)
+    shutil.rmtree(scoped)
+    f = fresh(1.5)
+    f(A, A)
+    assert f.explain()[0].cache_changes[0].name == "cache directory"
+
+
+# ---- OPKILN_ASSERT_CACHED ----
+
+
+def test_NotCached_gives_the_reason(scoped: Path) -> None:
+    f = fresh(2.25)
+    f(A, A)
+    with config.scope(assert_cached=True):
+        f(A[:2], A[:2])  # needs an executor only
+        with pytest.raises(NotCached, match="argument `x` dtype: float64 -> float32") as caught:
+            f(A.astype("f4"), A.astype("f4"))
+        assert "kernel text: new to the cache" in str(caught.value)
+        assert str(caught.value).count("how to fix") == 1
+        with pytest.raises(NotCached, match="argument `y` inner axis: contiguous -> strided"):
+            f(A, A[:, ::-1])
+    failed = [m for m in f.explain() if m.number == 0]
+    assert [m.source for m in failed] == ["NotCached"] * 2
+    assert "failed" in str(failed[0]) and "dtype" in failed[0].reason
+    f(A, A[:, ::-1])  # the error is not remembered
+    assert f.explain()[-1].source == "built"
+
+
+def test_NotCached_names_the_nearest_kernel_on_disk(scoped: Path, tmp_path: Path) -> None:
+    fresh(2.5)(A, A)
+    f = fresh(2.5)
+    cxx = wrapper(tmp_path, "s/gcc version [0-9.]*/gcc version 99.1.0/")
+    with (
+        config.scope(cxx=cxx, assert_cached=True),
+        pytest.raises(NotCached, match=r"compiler: gcc version .* -> gcc version 99\.1\.0"),
+    ):
+        f(A, A)
+
+
+@pytest.mark.filterwarnings("ignore:compiled functions run in the interpreter")
+def test_NotCached_also_without_a_compiler(tmp_path: Path) -> None:
+    lost = SimpleNamespace(cache_dir=tmp_path / "empty", cxx=str(tmp_path / "none"))
+    f = fresh(2.75)
+    with config.scope(**vars(lost)):
+        with config.scope(assert_cached=True), pytest.raises(NotCached, match="no working C"):
+            f(A, A)
+        assert f.info().fallbacks == 0
+        f(A, A)  # interpreted
+        assert f.info().fallbacks == 1
+        with config.scope(assert_cached=True), pytest.raises(NotCached, match="interpreter"):
+            f(A, A)
+
+
+# ---- copies and fall-backs ----
+
+
+def test_F127_copies_are_explained() -> None:
+    f = ok.compile(lambda x, y: x + y)
+    swapped, raw = A.astype(">f8"), np.zeros(8 * 12 + 1, "u1")
+    unaligned = raw[1:].view("f8").reshape(3, 4)
+    for _ in range(3):
+        f(A, swapped)
+    f(unaligned, A)
+    space = np.zeros((4, 4))
+    for _ in range(2):
+        f(space[:3], A, out=space[1:])
+    f(A, A, out=np.empty((3, 4), "f4"))
+    text = str(f.explain())
+    assert "argument `y` copied, since its byte order is not the machine's: 3 times" in text
+    assert "argument `x` copied, since its elements are not aligned: once" in text
+    assert "out= overlaps `x`: result 0 computed into a temporary and copied: 2 times" in text
+    assert "out= needs another dtype, byte order or alignment: result 0 copied: once" in text
+    assert f.info().copies == 7
+
+
+def test_copies_for_errors_captures_and_packs() -> None:
+    f = ok.compile(lambda x, y: x**y)
+    f(np.array([2, 3]), np.array([3, 2]), out=np.empty(2, int))
+    assert "an integer power may raise, so result 0 goes to out= by copy" in str(f.explain())
+    g = ok.compile(lambda x, y: (x + 1, y + 1))
+    u, v = np.zeros(4), np.zeros(4)
+    g(u[:3], v[:3], out=(v[1:], u[1:]))
+    assert "out= overlaps" in str(g.explain())
+    h = ok.compile(lambda x: x.sum(axis=(0, 2)))
+    h(np.ones((3, 4, 5)))
+    assert "operands packed into rows for a reduction" in str(h.explain())
+    assert h.info().copies >= 1
+
+
+@pytest.mark.filterwarnings("ignore:compiled functions run in the interpreter")
+def test_F127_the_interpreter_is_explained(tmp_path: Path) -> None:
+    f = ok.compile(lambda x, y: x // y - 0)
+    x, zero = np.array([7, 8]), np.array([2, 0])
+    out = np.empty(2, int)
+    with config.scope(cache_dir=tmp_path / "empty", cxx=str(tmp_path / "none")):
+        f(x, zero)
+        f(x, zero, out=out)
+    np.testing.assert_array_equal(out, [3, 0])
+    assert f.explain()[0].source == "interpreted"
+    text = str(f.explain())
+    assert "run by the interpreter, no working C++ compiler" in text and ": 2 times" in text
+    assert "result 0 of the interpreter copied to out=: once" in text
+    info = f.info()
+    assert (info.calls, info.fallbacks, info.integer_faults, info.copies) == (2, 2, 2, 1)
+
+
+def test_a_call_is_counted_once_though_it_starts_anew() -> None:
+    f = ok.compile(lambda x, how: x + 1, static="how")
+
+    class Clears:
+        def __hash__(self) -> int:
+            if not hit:
+                hit.append(True)
+                f.clear()
+            return 7
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Clears)
+
+    hit: list[bool] = []
+    f(A, Clears())
+    assert hit and f.info().calls == 1
+
+
+# ---- the log ----
+
+
+@pytest.fixture
+def lines() -> Iterator[Callable[[], list[str]]]:
+    records: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record.getMessage())
+
+    logger = logging.getLogger(debug.NAME)
+    kept, handler = logger.level, Keep()
+    logger.addHandler(handler)
+    yield lambda: [line for line in records if ": miss " in line]
+    logger.removeHandler(handler)
+    logger.setLevel(kept)
+    native.tell_all_misses(False)
+
+
+def test_the_log_has_the_reason_of_each_miss(lines: Callable[[], list[str]]) -> None:
+    logging.getLogger(debug.NAME).setLevel(logging.INFO)
+    f = ok.compile(lambda x, k: x + k, name="told")
+    f(A, 1)
+    f(A, 1)
+    f(A[:2], 1)  # an executor only: level 2
+    f(A, 1.0)
+    assert lines() == [f"told: {f.explain()[0]}", f"told: {f.explain()[2]}"]
+    assert "argument `k` kind: int -> float" in lines()[1]
+
+
+def test_at_level_2_new_executors_are_told(lines: Callable[[], list[str]]) -> None:
+    logging.getLogger(debug.NAME).setLevel(10)
+    f = ok.compile(lambda x: x + 12, name="told")
+    f(A)
+    f(A[:2])
+    assert lines() == [f"told: {miss}" for miss in f.explain()]
+    assert len(lines()) == 2
+
+
+def test_a_disabled_function_explains_itself() -> None:
+    with config.scope(disable=True):
+        f = ok.compile(lambda x: x + 1)
+    f(A)
+    assert "OPKILN_DISABLE is set: 1 plain calls" in str(f.explain())
