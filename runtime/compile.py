@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-import types
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
@@ -17,20 +16,17 @@ from weakref import WeakSet
 import numpy as np
 
 from opkiln import native
-from opkiln.ops.record import record
 from opkiln.runtime import blame, debug, interop, jit
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import (
     ArgumentError,
     NotCached,
-    NotYet,
     OpkilnError,
     OpkilnWarning,
-    ShapeError,
     ToolchainNotFound,
 )
 from opkiln.runtime.errstate import MODES
-from opkiln.runtime.executor import apply_limits, counters, totals
+from opkiln.runtime.executor import Info, apply_limits, counters, totals
 from opkiln.runtime.explain import (
     Cause,
     Change,
@@ -46,6 +42,7 @@ from opkiln.runtime.explain import (
 from opkiln.runtime.graph import Graph
 from opkiln.runtime.locks import ForkLock
 from opkiln.runtime.options import Options, checked
+from opkiln.runtime.plain import Plain
 from opkiln.runtime.program import Program, Request, clear_programs, program_of
 from opkiln.runtime.reference import interpret
 from opkiln.runtime.rewrite import rewrite
@@ -65,28 +62,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-
-@record
-class Info:
-    """Counts of one compiled function since it was made."""
-
-    calls: int  #: calls whose arguments fitted the signature
-    hits: int  #: calls served by an executor of this thread
-    misses: int  #: calls for which this thread had no executor
-    traces: int  #: runs of the Python function with symbols
-    programs: int  #: programs made; functions with equal graphs share one
-    builds: int  #: translation units compiled
-    disk_hits: int  #: translation units found in the cache directory
-    fallbacks: int  #: calls run by the interpreter for want of a compiler
-    executors: int  #: live, over all threads
-    in_flight: int  #: executors given back whose work has not finished
-    waits: int  #: times a call waited for an executor's events
-    copies: int  #: arguments or results copied for layout, alignment, byte order or overlap
-    integer_faults: int  #: calls in which an integer was divided by zero or overflowed in division
-    bytes: int  #: memory of the executors, beside workspace
-    workspace_bytes: int  #: memory of intermediate results, held by the executors
-    evictions: int  #: executors dropped to stay within the bounds of the table
 
 
 class Compiled(Protocol[P, R_co]):
@@ -136,76 +111,6 @@ class Compiled(Protocol[P, R_co]):
     def clear(self) -> None:
         """Forget traces, programs and executors of this function; captured names are read anew."""
         ...
-
-
-class Plain(Generic[P, R]):
-    """A function under OPKILN_DISABLE=1: itself, by NumPy, with the methods of a compiled one."""
-
-    def __init__(self, fn: Callable[P, R]) -> None:
-        self.fn: Callable[..., Any] = fn
-        self.calls = 0
-        functools.update_wrapper(cast("Any", self), fn)
-
-    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """Run the function as it is; results go to `out` by np.copyto."""
-        self.calls += 1
-        result = self.fn(*args, **kwargs)
-        if out is None:
-            return result
-        targets: list[Any] = [*out] if isinstance(out, tuple) else [out]
-        arrays: list[Any] = []
-        mapped(result, lambda v: arrays.append(v) if hasattr(v, "__array__") else None)
-        if len(targets) != len(arrays):
-            raise ShapeError(
-                f"out: expected {len(arrays)} entries, one per array, got {len(targets)}"
-            )
-        left = iter(targets)
-
-        def stored(value: Any) -> Any:
-            target = next(left) if hasattr(value, "__array__") else None
-            if target is None:
-                return value
-            np.copyto(np.asarray(target), value, casting="same_kind")
-            return target
-
-        return mapped(result, stored)
-
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """Bind as a method."""
-        return self if instance is None else types.MethodType(self, instance)
-
-    def info(self) -> Info:
-        """All zeros but `calls` and `fallbacks`."""
-        return Info(
-            **dict.fromkeys(Info.__match_args__, 0) | {"calls": self.calls, "fallbacks": self.calls}
-        )
-
-    def explain(self) -> Explanation:
-        """Nothing misses: each call is NumPy's."""
-        name: str = getattr(self.fn, "__qualname__", type(self.fn).__name__)
-        return Explanation(name, (), 0, (f"OPKILN_DISABLE is set: {self.calls} plain calls",))
-
-    def lower(self, *args: Any, **kwargs: Any) -> Lowering:
-        """Nothing is lowered while opkiln is disabled."""
-        raise NotYet("OPKILN_DISABLE is set, so nothing is lowered", fix="unset OPKILN_DISABLE")
-
-    def bind(self, *args: Any, out: Any = None, **kwargs: Any) -> Callable[[], Any]:
-        """Repeats the call, with results in the arrays of the first one."""
-        if out is None:
-            arrays: list[Any] = []
-            result = self.fn(*args, **kwargs)
-            mapped(result, lambda v: arrays.append(v) if hasattr(v, "__array__") else None)
-            out = tuple(v if type(v) is np.ndarray else None for v in arrays)
-        return functools.partial(self, *args, out=out or None, **kwargs)
-
-    def warmup(self, *args: Any, **kwargs: Any) -> Warmed:
-        """Nothing is built while opkiln is disabled."""
-        del args, kwargs
-        return Warmed(getattr(self, "__qualname__", "function"), 0, "disabled", 0.0)
-
-    def clear(self) -> None:
-        """Forget the count of calls."""
-        self.calls = 0
 
 
 class Record:

@@ -5,10 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from opkiln import native
+from opkiln.ops.record import record
 from opkiln.runtime import debug
 from opkiln.runtime.config import config
 
 _applied: list[tuple[int, float, int | None]] = []  # what the native side was last told
+
+
+@record
+class Info:
+    """Counts of one compiled function since it was made."""
+
+    calls: int  #: calls whose arguments fitted the signature
+    hits: int  #: calls served by an executor of this thread
+    misses: int  #: calls for which this thread had no executor
+    traces: int  #: runs of the Python function with symbols
+    programs: int  #: programs made; functions with equal graphs share one
+    builds: int  #: translation units compiled
+    disk_hits: int  #: translation units found in the cache directory
+    fallbacks: int  #: calls run by the interpreter for want of a compiler
+    executors: int  #: live, over all threads
+    in_flight: int  #: executors given back whose work has not finished
+    waits: int  #: times a call waited for an executor's events
+    copies: int  #: arguments or results copied for layout, alignment, byte order or overlap
+    integer_faults: int  #: calls in which an integer was divided by zero or overflowed in division
+    bytes: int  #: memory of the executors, beside workspace
+    workspace_bytes: int  #: memory of intermediate results, held by the executors
+    evictions: int  #: executors dropped to stay within the bounds of the table
 
 
 def apply_limits() -> None:

@@ -251,6 +251,26 @@ def test_out_that_is_the_argument_is_untouched() -> None:
         np.testing.assert_array_equal(x, X)
 
 
+def test_bound_calls(way: str) -> None:
+    f = ok.compile(OPS["floor_divide"])
+    x, y = X.copy(), np.array([1, 2, 3])
+    bound = f.bind(x, y)
+    np.testing.assert_array_equal(bound(), X // y)
+    y[1] = 0
+    with ok.errstate(integer_divide="raise"):
+        with pytest.raises(IntegerDivisionError):
+            bound()
+        y[1] = 4
+        result = bound()
+        np.testing.assert_array_equal(result, X // y)
+        y[1] = 0
+        with pytest.raises(IntegerDivisionError):
+            bound()
+        np.testing.assert_array_equal(result, X // [1, 4, 3])
+    np.testing.assert_array_equal(bound(), [7, 0, 3])
+    assert f.info().integer_faults == 3
+
+
 def test_faults_are_explained_with_their_line() -> None:
     f = ok.compile(OPS["remainder"])
     f(X, ZERO)

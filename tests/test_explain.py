@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,6 @@ import opkiln as ok
 from opkiln import native
 from opkiln.runtime import debug, explain
 from opkiln.runtime.config import config
-from opkiln.runtime.errors import NotCached
 
 Parallelize = Callable[..., list[object]]
 A = np.arange(12.0).reshape(3, 4)
@@ -256,6 +252,16 @@ def test_other_threads_evictions_and_busy_executors(parallelize: Parallelize) ->
     stream.advance(10)
 
 
+def test_warmup_and_bind() -> None:
+    f = ok.compile(lambda x: x + 13)
+    f.warmup(ok.TensorSpec((None, 4), "float64"))
+    f(A)
+    (first,) = f.explain()
+    assert (first.layer, first.source) == ("program", "memory") and first.trace_ms > 0
+    f.bind(A)()
+    assert "one of its own for bind()" in f.explain()[-1].reason
+
+
 def test_misses_of_shapes_are_bounded_and_leave_the_others() -> None:
     f = ok.compile(lambda x: x + 9)
     for n in range(1, explain.KEPT + 50):
@@ -317,166 +323,6 @@ def test_the_table_and_its_parts() -> None:
     assert str(ok.compile(lambda x: x).explain()).endswith(": 0 misses, 0.0 ms")
     with pytest.raises(AttributeError):
         shown[0].number = 3  # type: ignore[misc]
-
-
-# ---- layout classes and the cache on disk ----
-
-
-@pytest.fixture
-def scoped(tmp_path: Path) -> Iterator[Path]:
-    """A cache directory of the test's own."""
-    with config.scope(cache_dir=tmp_path / "cache"):
-        yield tmp_path / "cache"
-
-
-def fresh(constant: float) -> Any:
-    """A function whose kernels no earlier call of this process has."""
-    ok.clear_cache()
-    return ok.compile(lambda x, y: x * y + constant)
-
-
-def test_a_layout_class_is_named(scoped: Path) -> None:
-    f = fresh(0.125)
-    f(A, A)
-    f(A, A[:, ::-1])
-    f(A, np.broadcast_to(A[:, :1], (3, 4)))
-    built, strided, broadcast = f.explain()
-    assert built.source == "built" and built.build_ms > 0 and built.load_ms == 0
-    assert [str(c) for c in built.cache_changes] == [
-        f"cache directory: {scoped}/{os.uname().machine}-linux-gnu has no kernels yet"
-    ]
-    assert changes(strided) == {("argument `y` inner axis", "contiguous", "strided")}
-    assert (strided.layer, strided.source, strided.trace_ms) == ("artifact", "built", 0)
-    assert [str(c) for c in strided.cache_changes] == ["kernel text: new to the cache"]
-    assert changes(broadcast) == {("argument `y` inner axis", "strided", "broadcast")}
-
-
-def test_a_reduction_over_rows_is_named(scoped: Path) -> None:
-    ok.clear_cache()
-    f = ok.compile(lambda x: (x * 0.375).sum(axis=0))
-    f(np.ones((6, 8), order="F"))
-    f(np.ones((6, 8)))
-    (change,) = f.explain()[-1].changes
-    assert "rows" in (change.old, change.new) and "columns" in (change.old, change.new)
-
-
-def test_a_load_from_disk_is_told_apart(scoped: Path) -> None:
-    fresh(0.25)(A, A)
-    g = fresh(0.25)
-    g(A, A)
-    (miss,) = g.explain()
-    assert (miss.layer, miss.source, miss.build_ms) == ("artifact", "disk", 0)
-    assert miss.load_ms > 0 and miss.cache_changes == ()
-    h = ok.compile(lambda a, b: a * b + 0.25)
-    h(A, A)
-    assert (h.explain()[0].layer, h.explain()[0].source) == ("program", "shared")
-
-
-def wrapper(folder: Path, edit: str) -> str:
-    """A compiler that says of itself what `edit`, a sed script, makes of the truth."""
-    path = folder / "cxx"
-    real = shutil.which("g++")
-    path.write_text(f'#!/bin/sh\nexec 3>&1\n{real} "$@" 2>&1 >&3 | sed "{edit}" >&2\n')
-    path.chmod(0o755)
-    return str(path)
-
-
-def rebuilt(constant: float, **settings: Any) -> ok.Miss:
-    """The miss of a process that has the kernel in its cache, under other settings."""
-    fresh(constant)(A, A)
-    f = fresh(constant)
-    with config.scope(**settings):
-        f(A, A)
-    (miss,) = f.explain()
-    assert miss.source == "built" and miss.build_ms > 0
-    return miss
-
-
-def test_F129_a_compiler_upgrade_is_named(scoped: Path, tmp_path: Path) -> None:
-    cxx = wrapper(tmp_path, "s/gcc version [0-9.]*/gcc version 99.1.0/")
-    (change,) = rebuilt(0.5, cxx=cxx).cache_changes
-    assert change.name == "compiler"
-    assert "99.1.0" in change.new and "gcc version" in change.old and "99.1.0" not in change.old
-
-
-def test_F129_flags_and_features_are_named(scoped: Path) -> None:
-    miss = rebuilt(0.75, cxx="g++ -mno-bmi2" if os.uname().machine == "x86_64" else "g++ -DA=1")
-    parts = {c.name: c for c in miss.cache_changes}
-    flags = parts.pop("flags of the compiler setting")
-    assert (flags.old, flags.new[:2]) == ("", "-m" if parts else "-D")
-    if parts:
-        assert set(parts) == {"CPU features"}
-        assert parts["CPU features"].old.split() == ["__BMI2__"]
-
-
-def entry_of(scoped: Path) -> Path:
-    (entry,) = [p.parent for p in scoped.glob("*/*/kernel.so")]
-    return entry
-
-
-def test_a_damaged_entry_is_named(scoped: Path) -> None:
-    fresh(1.25)(A, A)
-    library = entry_of(scoped) / "kernel.so"
-    library.write_bytes(library.read_bytes()[:-8])
-    f = fresh(1.25)
-    with pytest.warns(ok.errors.OpkilnWarning, match="not usable"):
-        f(A, A)
-    (change,) = f.explain()[0].cache_changes
-    assert str(change) == f"cache entry: {library.parent} is damaged, built again"
-
-
-def test_a_missing_directory_is_named(scoped: Path) -> None:
-    fresh(1.5)(A, A)
-    shutil.rmtree(scoped)
-    f = fresh(1.5)
-    f(A, A)
-    assert f.explain()[0].cache_changes[0].name == "cache directory"
-
-
-# ---- OPKILN_ASSERT_CACHED ----
-
-
-def test_NotCached_gives_the_reason(scoped: Path) -> None:
-    f = fresh(2.25)
-    f(A, A)
-    with config.scope(assert_cached=True):
-        f(A[:2], A[:2])  # needs an executor only
-        with pytest.raises(NotCached, match="argument `x` dtype: float64 -> float32") as caught:
-            f(A.astype("f4"), A.astype("f4"))
-        assert "kernel text: new to the cache" in str(caught.value)
-        assert str(caught.value).count("how to fix") == 1
-        with pytest.raises(NotCached, match="argument `y` inner axis: contiguous -> strided"):
-            f(A, A[:, ::-1])
-    failed = [m for m in f.explain() if m.number == 0]
-    assert [m.source for m in failed] == ["NotCached"] * 2
-    assert "failed" in str(failed[0]) and "dtype" in failed[0].reason
-    f(A, A[:, ::-1])  # the error is not remembered
-    assert f.explain()[-1].source == "built"
-
-
-def test_NotCached_names_the_nearest_kernel_on_disk(scoped: Path, tmp_path: Path) -> None:
-    fresh(2.5)(A, A)
-    f = fresh(2.5)
-    cxx = wrapper(tmp_path, "s/gcc version [0-9.]*/gcc version 99.1.0/")
-    with (
-        config.scope(cxx=cxx, assert_cached=True),
-        pytest.raises(NotCached, match=r"compiler: gcc version .* -> gcc version 99\.1\.0"),
-    ):
-        f(A, A)
-
-
-@pytest.mark.filterwarnings("ignore:compiled functions run in the interpreter")
-def test_NotCached_also_without_a_compiler(tmp_path: Path) -> None:
-    lost = SimpleNamespace(cache_dir=tmp_path / "empty", cxx=str(tmp_path / "none"))
-    f = fresh(2.75)
-    with config.scope(**vars(lost)):
-        with config.scope(assert_cached=True), pytest.raises(NotCached, match="no working C"):
-            f(A, A)
-        assert f.info().fallbacks == 0
-        f(A, A)  # interpreted
-        assert f.info().fallbacks == 1
-        with config.scope(assert_cached=True), pytest.raises(NotCached, match="interpreter"):
-            f(A, A)
 
 
 # ---- copies and fall-backs ----
@@ -548,6 +394,26 @@ def test_a_call_is_counted_once_though_it_starts_anew() -> None:
     hit: list[bool] = []
     f(A, Clears())
     assert hit and f.info().calls == 1
+
+    class Out:
+        """Another library's array, whose door clears the function when the key is read already."""
+
+        def __init__(self) -> None:
+            self.array = np.empty((3, 4))
+
+        def __dlpack__(self, **options: Any) -> Any:
+            g.clear()
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return self.array.__dlpack_device__()
+
+    g = ok.compile(lambda x: x + 14)
+    given = Out()
+    g(A, out=given.array)
+    g(A, out=given)
+    np.testing.assert_array_equal(given.array, A + 14)
+    assert g.info().calls == 2
 
 
 # ---- the log ----

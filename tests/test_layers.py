@@ -32,6 +32,7 @@ STAGES: list[set[str]] = [
     {"blame", "batch", "explain"},
     {"executor"},
     {"warmup"},
+    {"plain"},
     {"compile"},
     {"cli"},
 ]

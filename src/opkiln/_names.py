@@ -5,13 +5,13 @@ from opkiln import ops as ops
 from opkiln.runtime import errors as errors
 from opkiln.runtime.compile import (
     Compiled as Compiled,
-    Info as Info,
     clear_cache as clear_cache,
     compile as compile,
     runtime_info as runtime_info,
     warmup as warmup,
 )
 from opkiln.runtime.config import config as config
+from opkiln.runtime.executor import Info as Info
 from opkiln.runtime.stages import Lowering as Lowering
 from opkiln.runtime.errstate import errstate as errstate
 from opkiln.runtime.explain import Explanation as Explanation, Miss as Miss
