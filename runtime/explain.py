@@ -408,8 +408,10 @@ class History:
                 self._join()
             assert self._family is not None
             whole = {**parts, **self._identity, ("f.clear()", "calls"): str(self._clears)}
-            changes = nearest(self._family.keys, whole)
-            self._family.keys.append(whole)
+            with _lock:  # namesakes add to the same keys
+                earlier = list(self._family.keys)
+                self._family.keys.append(whole)
+            changes = nearest(earlier, whole)
             self._divisions.update(dict.fromkeys(divisions))
         if changes == ():
             changes = (Change("executor", "", "its trace was no longer held"),)

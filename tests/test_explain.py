@@ -300,6 +300,22 @@ def test_threads_lose_no_miss(parallelize: Parallelize) -> None:
     assert f.info().misses == len(numbers)
 
 
+def test_namesakes_trace_in_many_threads(parallelize: Parallelize) -> None:
+    """The keys that definitions of one name share are added to and read by all of them."""
+
+    def made() -> Any:
+        return ok.compile(lambda x, mode: x + 15)
+
+    functions = [made() for _ in range(8)]
+
+    def calls(thread: int) -> None:
+        for n in range(40):
+            functions[thread](A, f"mode {n}")
+
+    parallelize(calls, 8)
+    assert [len(f.explain()) for f in functions] == [40] * 8
+
+
 def test_hits_say_nothing() -> None:
     f = ok.compile(lambda x: x + 11)
     for _ in range(5):
