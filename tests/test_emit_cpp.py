@@ -149,13 +149,15 @@ def launch(address: int, kernel: Any, x: np.ndarray[Any, Any]) -> list[bytes]:
         col.append(strides[reduced] if operand.axes[reduced] >= 0 else 0)
     scalars = np.array([np.float32(x.shape[0]).view(np.uint32)], np.uint64)
     pointers = (ctypes.c_void_p * len(memory))(*(m.ctypes.data for m in memory))
-    strides = [(ctypes.c_int64 * len(memory))(*s) for s in (row, col)]
-    args = (ctypes.c_void_p * 5)(
+    strides = [(ctypes.c_int64 * len(memory))(*s) for s in (row, col, [0] * len(memory))]
+    args = (ctypes.c_void_p * 7)(
         ctypes.addressof(pointers),
         ctypes.addressof(strides[0]),
         ctypes.addressof(strides[1]),
         scalars.ctypes.data,
         cols,
+        cols,  # in one run
+        ctypes.addressof(strides[2]),
     )
     function = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     assert function(address)(ctypes.addressof(args), 0, rows) == 0

@@ -1,5 +1,5 @@
-// Loops that throughput.py and reductions.py compare with: what one writes by hand, vectorised by the compiler, with
-// libmvec's vector functions through simd declarations (no fast-math).
+// Loops that throughput.py and reductions.py compare with: what one writes by hand, vectorised by
+// the compiler, with libmvec's vector functions through simd declarations (no fast-math).
 //
 // Flags: g++ -O3 -march=native -fno-math-errno -ffp-contract=off -fopenmp-simd -shared -fPIC -lmvec
 //

@@ -12,8 +12,12 @@ struct KernelArgs {
   const std::int64_t* col;      // byte stride per operand along the column axis
   const std::uint64_t* scalar;  // one 8-byte slot per scalar parameter
   std::int64_t cols;            // extent of the column axis
+  // Of reductions: columns lie in runs of `run`, a multiple of 32 or all of them; `far` has the
+  // byte stride from run to run.
+  std::int64_t run;
+  const std::int64_t* far;
 };
-static_assert(sizeof(KernelArgs) == 40 && offsetof(KernelArgs, cols) == 32);
+static_assert(sizeof(KernelArgs) == 56 && offsetof(KernelArgs, far) == 48);
 
 /// Runs rows [row_begin, row_end) and returns fault bits.
 using KernelFn = std::uint64_t (*)(const KernelArgs*, std::int64_t row_begin, std::int64_t row_end);

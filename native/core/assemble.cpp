@@ -17,7 +17,7 @@ std::size_t Instantiation::block_bytes() const {
   for (std::size_t k = 0; k < nests_.size(); ++k) {
     const NestLayout& nest = nests_[k];
     const std::size_t nops = nest.row_strides.size(), outer = nest.outer_extents.size();
-    bytes += room<std::int64_t>(nops) * 2 + room<std::uint32_t>(nops) + room<std::int64_t>(outer) +
+    bytes += room<std::int64_t>(nops) * 3 + room<std::uint32_t>(nops) + room<std::int64_t>(outer) +
              room<std::int64_t>(outer * nops) + room<Pack>(nest.packs.size());
     for (const NestPack& pack : nest.packs)
       bytes += 2 * room<std::int64_t>(pack.col_extents.size());
@@ -100,9 +100,11 @@ void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel) 
   const NestLayout& layout = nests_[kernel];
   const std::size_t nops = spec_of.operands.size(), outer = layout.outer_extents.size();
   new (nest) Nest{};
-  auto *row = take<std::int64_t>(nops), *col = take<std::int64_t>(nops);
+  auto *row = take<std::int64_t>(nops), *col = take<std::int64_t>(nops),
+       *far = take<std::int64_t>(nops);
   std::copy(layout.row_strides.begin(), layout.row_strides.end(), row);
   std::copy(layout.col_strides.begin(), layout.col_strides.end(), col);
+  std::copy(layout.run_strides.begin(), layout.run_strides.end(), far);
   auto* slot = take<std::uint32_t>(nops);
   nest->direct = true;
   for (std::size_t j = 0; j < nops; ++j) {
@@ -131,8 +133,13 @@ void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel) 
   nest->nscalars = static_cast<std::uint32_t>(scalars.size());
 
   nest->fn = fns_[kernel];
-  nest->args = {nest->direct ? ex->base_ + slot[0] : nullptr, row, col,
-                in_order && !scalars.empty() ? ex->scalars_ + scalars[0] : copy, layout.cols};
+  nest->args = {nest->direct ? ex->base_ + slot[0] : nullptr,
+                row,
+                col,
+                in_order && !scalars.empty() ? ex->scalars_ + scalars[0] : copy,
+                layout.cols,
+                layout.run,
+                far};
   nest->rows = layout.rows;
   nest->nops = static_cast<std::uint32_t>(nops);
   nest->outer_ndim = static_cast<std::uint32_t>(outer);

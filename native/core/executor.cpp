@@ -33,6 +33,10 @@ class Pointers {
 template <std::size_t kItem>
 void copy_line(char* dst, std::int64_t dst_step, const char* src, std::int64_t src_step,
                std::int64_t count) {
+  if (dst_step == src_step && dst_step == std::int64_t{kItem}) {
+    std::memcpy(dst, src, static_cast<std::size_t>(count) * kItem);
+    return;
+  }
   for (std::int64_t i = 0; i < count; ++i)
     std::memcpy(dst + i * dst_step, src + i * src_step, kItem);
 }

@@ -12,8 +12,9 @@ namespace {
 constexpr std::int64_t kTileBytes = 256 * 1024;
 // The levels of blocks of a panel kernel (include/opkiln/nest.h) serve no more columns.
 constexpr std::int64_t kPanelColumns = std::int64_t{1} << 30;
-// Rows shorter than the accumulators of a fold leave lanes idle; with many of them it shows.
-constexpr std::int64_t kShortRow = 32, kManyRows = 64;
+// A fold takes steps of as many columns. Rows shorter than that leave lanes idle; with many of them
+// it shows.
+constexpr std::int64_t kAccumulators = 32, kManyRows = 64;
 
 std::int64_t magnitude(std::int64_t stride) { return stride < 0 ? -stride : stride; }
 
@@ -72,14 +73,22 @@ void take_rows_and_outer(std::vector<Axis> axes, std::size_t nops, NestLayout* n
 }
 
 /// The reduced axes as one column axis. They keep their logical order, so that every layout adds
-/// in the same order; an operand whose strides do not allow that is packed.
-void take_columns(const std::vector<Axis>& axes, const std::vector<NestOperand>& operands,
+/// in the same order. Two axes become runs of columns if blocks of the fold need not straddle
+/// steps of accumulators; an operand whose strides fit neither way is packed.
+void take_columns(std::vector<Axis> axes, const std::vector<NestOperand>& operands,
                   NestLayout* nest) {
   const std::size_t nops = operands.size();
-  nest->col_strides.assign(nops, 0);
   nest->cols = 1;
   for (const Axis& axis : axes) nest->cols *= axis.extent;
+  nest->run = std::max<std::int64_t>(nest->cols, 1);
   if (axes.empty() || nest->cols == 0) return;
+  merge(&axes);
+  if (axes.size() == 1 || (axes.size() == 2 && axes.back().extent % kAccumulators == 0)) {
+    nest->run = axes.back().extent;
+    nest->col_strides = axes.back().strides;
+    if (axes.size() == 2) nest->run_strides = axes.front().strides;
+    return;
+  }
   std::int64_t row_bytes = 0;
   for (std::size_t j = 0; j < nops; ++j) {
     bool one = true;
@@ -117,7 +126,7 @@ bool across_rows(const NestLayout& nest, const std::vector<NestOperand>& operand
     if (operands[j].write && row == 0) return false;  // scratch serves one row at a time
     if (row != 0 && col != 0) closer += (row < col) - (col < row);
   }
-  return closer > 0 || (nest.cols < kShortRow && nest.rows >= kManyRows);
+  return closer > 0 || (nest.cols < kAccumulators && nest.rows >= kManyRows);
 }
 
 std::string class_of(const NestLayout& nest, const std::vector<NestOperand>& operands) {
@@ -193,6 +202,8 @@ NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t re
                       const std::vector<NestOperand>& operands) {
   NestLayout nest;
   nest.elementwise = reduce_mask == 0;
+  nest.col_strides.assign(operands.size(), 0);
+  nest.run_strides.assign(operands.size(), 0);
   std::int64_t total = 1;  // with stride 0 it may exceed what any memory holds
   for (const std::int64_t extent : extents)
     if (extent > 1 && __builtin_mul_overflow(total, extent, &total)) throw std::bad_alloc();
@@ -205,7 +216,6 @@ NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t re
   std::vector<Axis> axes = collect(sort_axes(kept, operands), extents, operands);
   if (nest.launch) merge(&axes);
   if (nest.elementwise) {
-    nest.col_strides.assign(operands.size(), 0);
     for (std::size_t j = 0; j < operands.size(); ++j)
       nest.col_strides[j] = itemsize(operands[j].dtype);
     if (!axes.empty()) {

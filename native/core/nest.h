@@ -34,7 +34,10 @@ struct NestLayout {
   std::int64_t cols = 1;
   std::vector<std::int64_t> row_strides;  // per operand; of the packed copy where packed
   std::vector<std::int64_t> col_strides;
-  std::vector<std::int64_t> outer_extents;               // outermost first
+  // Columns may come in runs that lie apart: two reduced axes that no single stride steps through.
+  std::int64_t run = 1;                     // columns in a run; all of them where there is one run
+  std::vector<std::int64_t> run_strides;    // from run to run, per operand
+  std::vector<std::int64_t> outer_extents;  // outermost first
   std::vector<std::vector<std::int64_t>> outer_strides;  // [axis][operand]
   std::vector<NestPack> packs;
   std::int64_t tile_rows = 0;  // rows per packed tile; 0 without packs

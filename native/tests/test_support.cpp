@@ -41,16 +41,19 @@ std::uint64_t fold(const KernelArgs* a, std::int64_t begin, std::int64_t end) {
           : std::array{a->row[0], a->row[1], a->row[2]};
   const std::int64_t x_step = kRows ? a->col[0] : step<T, kX>(a->col, 0);
   const std::int64_t full_step = kRows ? a->col[2] : step<T, kFull>(a->col, 2);
+  const auto place = [a](int operand, std::int64_t c, std::int64_t by) {
+    return c / a->run * a->far[operand] + c % a->run * by;
+  };
   for (std::int64_t r = begin; r < end; ++r) {
     const char* x = a->ptr[0] + r * x_row;
     char* full = a->ptr[2] + r * full_row;
     std::uint64_t sum = 1;
     for (std::int64_t c = 0; c < a->cols; ++c)
-      sum = sum * 31 + static_cast<std::uint64_t>(load<T>(x + c * x_step));
+      sum = sum * 31 + static_cast<std::uint64_t>(load<T>(x + place(0, c, x_step)));
     store<T>(a->ptr[1] + r * r_row, static_cast<T>(sum % 10007));
     for (std::int64_t c = 0; c < a->cols; ++c)
-      store<T>(full + c * full_step,
-               static_cast<T>(2 * load<T>(x + c * x_step) + static_cast<T>(sum % 10007)));
+      store<T>(full + place(2, c, full_step),
+               static_cast<T>(2 * load<T>(x + place(0, c, x_step)) + static_cast<T>(sum % 10007)));
   }
   return 0;
 }

@@ -22,7 +22,8 @@ _ARGS = """struct ok_args {
   char *const *ptr;
   const i64 *row, *col;
   const u64 *scalar;
-  i64 cols;
+  i64 cols, run;
+  const i64 *far;
 };
 """
 
@@ -35,8 +36,6 @@ def emit(jobs: Sequence[Job], *, vector_bytes: int = 64) -> str:
     folds = [s.row for j in jobs for s in j.kernel.statements() if isinstance(s, k.Accumulate)]
     frame = sections("nest.h")
     nest = [_ARGS, frame["rest"][1]]
-    if any(job.by_rows for job in jobs):
-        nest.append(frame["part"][1])
     if folds:
         nest.append(frame["fold"][1])
         if any(REDUCTIONS[row].finds for row in folds):

@@ -201,25 +201,19 @@ class ColumnPrinter(Printer):
             *(f"  {line}" for line in self.rest(section, used, call)),
             "}",
         ]
-        if blocked or finding:
-            block = BLOCK if blocked else LONG_BLOCK
-            lines.append(f"for (i64 j = 0; j < n; j += {block}) {{")
-            lines.append(f"  const i64 m = n - j < {block} ? n - j : {block};")
-            lines += ["  st.seen = 0;"] if finding else []
-            lines.append(f"  char *q[{max(len(self.kernel.operands), 1)}];")
-            lines += [f"  q[{o}] = p[{o}] + j * a->col[{o}];" for o in used]
-            lines += [f"  {line}" for line in body]
-            lines += [f"  st.a{f.value}.close_block({self.identity_of(f)});" for f in blocked]
-            lines += [f"  st.a{f.value}.close(j);" for f in finding]
-            lines.append("}")
-        else:
-            lines += [
+        if not self.folds:  # an elementwise row is one run
+            return [
                 "{",
                 "  const i64 m = n;",
                 "  char *const *q = p;",
-                *(f"  {line}" for line in body),
+                *(f"  {b}" for b in body),
                 "}",
             ]
+        block = BLOCK if blocked else LONG_BLOCK if finding else 0
+        body = [f"if (j % {block} == 0) st.seen = 0;", *body] if finding else body
+        closing = [f"st.a{f.value}.close_block({self.identity_of(f)});" for f in blocked]
+        closing += [f"st.a{f.value}.close((j + m - 1) / {block} * {block});" for f in finding]
+        lines += self.pieces(used, body, closing, block)
         for f in folds:
             total = f"st.a{f.value}.pairs.sum()" if f in blocked else f"st.a{f.value}.total()"
             lines.append(f"st.v{f.value} = {self.settled(f, total)};")

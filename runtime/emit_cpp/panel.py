@@ -132,20 +132,28 @@ class PanelPrinter(Printer):
         return lines + [f"const i64 r{o} = rs[{o}];" for o in used if self.classes[o] == "G"]
 
     def accumulator(self, fold: k.Accumulate) -> str:
-        """Where the accumulator of column k lies."""
-        place = "k % 32 * st.w + u" if is_ordered(self.kernel, fold) else "u"
+        """Where the accumulator of the columns at hand lies."""
+        place = f"at.k % {ACCUMULATORS} * st.w + u" if is_ordered(self.kernel, fold) else "u"
         return f"st.a{fold.value}.acc[{place}]"
+
+    def ordered(self, section: k.Section) -> list[k.Accumulate]:
+        """The section's folds whose order shows in their bits."""
+        folds = [s for s in section.body if isinstance(s, k.Accumulate)]
+        return [f for f in folds if is_ordered(self.kernel, f)]
 
     # *** one column loop ***
 
     def loop(self, index: int, section: k.Section) -> list[str]:
-        """`count` columns from column k on, `cs` apart, for the whole vectors or the last part."""
-        used = self.touched(section)
+        """Some columns of the whole vectors of a panel, or of the last part of one."""
+        used, ordered = self.touched(section), self.ordered(section)
         folds = [s for s in section.body if isinstance(s, k.Accumulate)]
+        finding = [f for f in folds if f in self.finding]
+        free = [f for f in folds if f not in ordered and f not in finding]
+        apart = ACCUMULATORS if ordered else 1
         lines = [
-            "template <bool Whole>",
+            "template <bool Whole, int Leaves>",
             f"static OK_OPAQUE void {self.name}_loop{index}("
-            "char *const *p, const i64 *rs, const i64 *cs, i64 k, i64 count, i64 live, "
+            f"char *const *p, const i64 *rs, const i64 *cs, ok_columns<{apart}> at, i64 live, "
             f"{self.name}_state &st) {{",
         ]
         lines += [f"  {line}" for line in self.pointers(used)]
@@ -156,25 +164,40 @@ class PanelPrinter(Printer):
         lines.append("  for (i64 u = begin; u < end; ++u) {")
         lines.append("    const i64 left = Whole ? OK_N : live - u * OK_N;")
         lines += [f"    {line}" for line in self.row_inputs(section)]
-        lines += [f"    char *q{o} = {self.at(o)};" for o in used]
-        for f in folds:
-            kind, own = self.folded(f), self.accumulator(f)
-            if f in self.finding:
-                lines.append(f"    IVec<{kind}> s{f.value} = {{}};")
-                own = f"ok_c<{kind}>({self.identity_of(f)})"
-            if is_blocked(self.kernel, f):  # the first columns of a block find it unset
-                own = f"k < {ACCUMULATORS} ? ok_c<{kind}>({self.identity_of(f)}) : {own}"
-            lines.append(f"    {kind} a{f.value} = {own};")
-        lines.append("    for (i64 j = 0; j < count; ++j) {")
-        lines += [f"      {line}" for s in section.body if (line := self.statement(s, "loop"))]
-        lines += [f"      q{o} += c{o};" for o in used]
-        lines.append("    }")
-        for f in folds:
-            v, found = f.value, f"st.seen + k, {self.apart(section)}"
-            if f in self.finding:
-                lines.append(f"    st.a{v}.merge(u, a{v}, s{v}, {found});")
-            else:
-                lines.append(f"    {self.accumulator(f)} = a{v};")
+        for f in free:
+            lines.append(f"    {self.folded(f)} a{f.value} = {self.accumulator(f)};")
+        for f in ordered:  # what finds its accumulator unset starts from the identity
+            unset = f"at.k < {ACCUMULATORS}" if is_blocked(self.kernel, f) else "Leaves > 1"
+            start = f"{unset} ? {self.start_of(f)} : {self.accumulator(f)}"
+            lines.append(f"    {self.folded(f)} a{f.value}_0 = {start};")
+        taken = ", ".join(f"{self.folded(f)} &a{f.value}" for f in ordered)
+        lines.append(
+            f"    const auto leaf = [&]({', '.join(filter(None, ['i64 g', taken]))}) OK_INLINE {{"
+        )
+        lines += [f"      char *q{o} = {self.at(o)} + g * {apart} / Leaves * c{o};" for o in used]
+        for f in finding:
+            lines.append(f"      {self.folded(f)} a{f.value} = {self.start_of(f)};")
+            lines.append(f"      IVec<{self.folded(f)}> s{f.value} = {{}};")
+        lines.append(f"      const i64 count = at.count(g * {apart} / Leaves);")
+        lines.append("      for (i64 j = 0; j < count; ++j) {")
+        lines += [f"        {line}" for s in section.body if (line := self.statement(s, "loop"))]
+        lines += [f"        q{o} += {apart} * c{o};" for o in used]
+        lines.append("      }")
+        at = f"at.column + g * {apart} / Leaves, {apart}"
+        lines += [f"      st.a{f.value}.merge(u, a{f.value}, s{f.value}, {at});" for f in finding]
+        lines.append("    };")
+        lines.append(f"    leaf({', '.join(['0', *(f'a{f.value}_0' for f in ordered)])});")
+        if ordered:
+            lines.append("    if (Leaves > 1) {")
+            lines += [f"      {self.folded(f)} a{f.value}_1 = {self.start_of(f)};" for f in ordered]
+            lines.append(f"      leaf({', '.join(['1', *(f'a{f.value}_1' for f in ordered)])});")
+            lines += [
+                f"      a{f.value}_0 = ok_{f.row}_op::f(a{f.value}_0, a{f.value}_1);"
+                for f in ordered
+            ]
+            lines.append("    }")
+        lines += [f"    {self.accumulator(f)} = a{f.value}_0;" for f in ordered]
+        lines += [f"    {self.accumulator(f)} = a{f.value};" for f in free]
         lines.append("  }")
         return [*lines, *(f"  {line}" for line in self.fault_out()), "}"]
 
@@ -225,46 +248,55 @@ class PanelPrinter(Printer):
             f"st.a{f.value}.start({self.identity_of(f)}, st.w);" for f in folds if f not in blocked
         ]
         lines += [f"st.a{f.value}.blocks = 0;" for f in blocked]
-        step = f"n - j < {BLOCK} ? n - j : {BLOCK}" if blocked else "n"
-        lines.append(f"for (i64 j = 0; j < n; j += {BLOCK if blocked else 'n'}) {{")
-        lines.append(f"  const i64 m = {step};")
-        lines += ["  st.seen = j;"] if any(f in self.finding for f in folds) else []
-        lines += [f"  {line}" for line in self.columns(index, section)]
-        lines += [f"  st.a{f.value}.close(m, st.w);" for f in blocked]
-        lines.append("}")
+        lines += ["i64 leaves = 1;"] if self.ordered(section) else []
+        used = f"(leaves > 1 ? {ACCUMULATORS} / leaves : (j + m - 1) % {BLOCK} + 1, st.w)"
+        closing = [f"st.a{f.value}.close{used};" for f in blocked]
+        columns = self.columns(index, section)
+        lines += self.pieces(self.touched(section), columns, closing, BLOCK if blocked else 0)
         if folds:
             lines.append("for (i64 u = 0; u < st.w; ++u) {")
             lines += [f"  st.v{f.value}[u] = {self.total(f)};" for f in folds]
             lines.append("}")
-        return lines
+        return ["{", *(f"  {line}" for line in lines), "}"]
 
     def columns(self, index: int, section: k.Section) -> list[str]:
-        """The m columns from column j on, TOGETHER at a time: those of one accumulator."""
-        used, apart = self.touched(section), self.apart(section)
-        size = max(len(self.kernel.operands), 1)
-        lines = [f"char *q[{size}];", f"i64 cs[{size}];"]
-        lines += [f"cs[{o}] = {apart} * a->col[{o}];" for o in used]
+        """The m columns at the pointers q, a few of one or several accumulators at a time."""
+        used, ordered = self.touched(section), self.ordered(section)
+        apart, leaves, column = 1, "1", "i"
+        lines = [f"char *t[{max(len(self.kernel.operands), 1)}];"]
+        if ordered:
+            apart, leaves, column = ACCUMULATORS, "leaves", f"j % {BLOCK} + i"
+            # Only a piece that holds all columns of its accumulators may fold several at once.
+            begins = all(is_blocked(self.kernel, f) for f in ordered)
+            first = f"j % {BLOCK} == 0" if begins else "j == 0"
+            lines.append(f"leaves = {first} && j + m == n ? ok_leaves(m) : 1;")
         lines += [
             f"for (i64 b = 0; b < m; b += {TOGETHER * apart}) {{",
-            f"  for (i64 k = b; k < m && k < b + {apart}; ++k) {{",
-            f"    const i64 rest = (m - k + {apart - 1}) / {apart};",
-            f"    const i64 count = rest < {TOGETHER} ? rest : {TOGETHER};",
-            *(f"    q[{o}] = p[{o}] + (j + k) * a->col[{o}];" for o in used),
+            f"  for (i64 i = b; i < m && i < b + {apart} / {leaves}; ++i) {{",
+            *(f"    t[{o}] = q[{o}] + i * a->col[{o}];" for o in used),
+            f"    const ok_columns<{apart}> at = {{{column}, j + i, m - i}};",
         ]
+        call = "(t, rs, a->col, at, live, st);"
         for whole, test in (("true", "live >= OK_N"), ("false", "live % OK_N")):
-            call = f"{self.name}_loop{index}<{whole}>(q, rs, cs, k, count, live, st)"
-            lines.append(f"    if ({test}) {call};")
+            name = f"{self.name}_loop{index}<{whole}"
+            one = test
+            if ordered:
+                lines.append(f"    if (leaves > 1 && {test}) {name}, 2>{call}")
+                one = f"leaves == 1 && {test}"
+            lines.append(f"    if ({one}) {name}, 1>{call}")
         return [*lines, "  }", "}"]
 
-    def apart(self, section: k.Section) -> int:
-        """How far apart columns are that a loop takes one after the other."""
-        folds = (s for s in section.body if isinstance(s, k.Accumulate))
-        return ACCUMULATORS if any(is_ordered(self.kernel, f) for f in folds) else 1
+    def start_of(self, fold: k.Accumulate) -> str:
+        """An accumulator that holds nothing yet."""
+        return f"ok_c<{self.folded(fold)}>({self.identity_of(fold)})"
 
     def total(self, fold: k.Accumulate) -> str:
         """The fold's result for vector u."""
         name = f"st.a{fold.value}"
-        text = (
-            f"{name}.sum(st.w, u)" if is_blocked(self.kernel, fold) else f"{name}.total(n, st.w, u)"
-        )
+        if is_blocked(self.kernel, fold):
+            text = f"{name}.sum(st.w, u)"
+        elif is_ordered(self.kernel, fold):
+            text = f"{name}.total(leaves > 1 ? {ACCUMULATORS} / leaves : n, st.w, u)"
+        else:
+            text = f"{name}.at[u]" if fold in self.finding else f"{name}.acc[u]"
         return self.settled(fold, text)

@@ -271,6 +271,37 @@ class Printer(ABC):
         dtype = self.dtypes[fold.arg if REDUCTIONS[fold.row].finds else fold.value]
         return vector(dtype)
 
+    def pieces(self, used: list[int], body: list[str], closing: list[str], block: int) -> list[str]:
+        """The body for each piece of the columns: m of them from column j on, at the pointers q.
+
+        A piece ends with its run of columns and, unless `block` is 0, with a block.
+        """
+        ends = ["m = a->run - near;", "if (n - j < m) m = n - j;"]
+        if block:
+            ends.append(f"if ({block} - j % {block} < m) m = {block} - j % {block};")
+        if len(closing) > 1:
+            closing = ["{", *(f"  {line}" for line in closing), "}"]
+        return [
+            "for (i64 j = 0, m; j < n; j += m) {",
+            "  const i64 far = j < a->run ? 0 : j / a->run, near = j - far * a->run;",
+            *(f"  {line}" for line in ends),
+            f"  char *q[{max(len(self.kernel.operands), 1)}];",
+            *(f"  q[{o}] = p[{o}] + far * a->far[{o}] + near * a->col[{o}];" for o in used),
+            "  if (a->run < n) {  // the hardware does not look from run to run",
+            "    for (int line = 0; line < 512; line += 64) {",
+            *(
+                f"      __builtin_prefetch(q[{o}] + a->far[{o}] + line);"
+                for o in used
+                if self.classes[o] == "C" and not self.kernel.operands[o].write
+            ),
+            "    }",
+            "  }",
+            *(f"  {line}" for line in body),
+            *([f"  if ((j + m) % {block} == 0 || j + m == n) {closing[0]}"] if closing else []),
+            *(f"  {line}" for line in closing[1:]),
+            "}",
+        ]
+
     def settled(self, fold: k.Accumulate, total: str) -> str:
         """The fold's result from its accumulators' total."""
         if is_blocked(self.kernel, fold):  # NumPy's sum starts at +0.0, and so is never -0.0

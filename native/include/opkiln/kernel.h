@@ -10,6 +10,9 @@ struct ok_args {
   const int64_t* col;      // byte stride per operand along the column axis
   const uint64_t* scalar;  // one 8-byte slot per scalar, value in the low bytes (bool: 0 or 1)
   int64_t cols;            // extent of the column axis
+  // Of reductions: columns lie in runs of `run`, a multiple of 32 or all of them.
+  int64_t run;
+  const int64_t* far;  // byte stride per operand from run to run
 };
 
 // Fault bits a kernel returns.

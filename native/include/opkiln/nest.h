@@ -6,22 +6,9 @@
 #else
 #define OK_OPAQUE __attribute__((noipa))
 #endif
-// The rest of a row is padded to a whole step with copies of its first element, so that idle lanes
-// compute what a valid lane computes and can raise no fault of their own.
-template <class T>
-static OK_OPAQUE void ok_pad(char* to, const char* from, i64 stride, i64 count, i64 total) {
-  typedef typename ok_vec<T>::one E;
-  const Vec<T> first = ok_splat<T>(*(const E*)from);
-  for (i64 i = 0; i < total; i += OK_N) ok_store(to + i * (i64)sizeof(T), first);
-  for (i64 i = 1; i < count; ++i) ((E*)to)[i] = *(const E*)(from + i * stride);
-}
-template <class T>
-static OK_OPAQUE void ok_unpad(char* to, i64 stride, const char* from, i64 count) {
-  typedef typename ok_vec<T>::one E;
-  for (i64 i = 0; i < count; ++i) *(E*)(to + i * stride) = ((const E*)from)[i];
-}
-//@ part :
-// The first `count` lanes of a vector in memory; the others repeat lane 0, as above.
+#define OK_INLINE __attribute__((always_inline))
+// The first `count` lanes of a vector in memory; the others repeat lane 0, so that idle
+// lanes compute what a valid lane computes and can raise no fault of their own.
 template <class T>
 static OK_OPAQUE Vec<T> ok_gather_short(const char* p, i64 stride, i64 count) {
   typedef typename ok_vec<T>::one E;
@@ -35,13 +22,37 @@ static OK_OPAQUE void ok_scatter_short(char* p, i64 stride, V v, i64 count) {
   for (int i = 0; i < OK_N; ++i)
     if (i < count) *(E*)(p + i * stride) = v[i];
 }
+// Where elements are dense, AVX-512 does it by mask.
+template <class T>
+OK_FN Vec<T> ok_load_short(const char* p, i64 count) {
+#ifdef OK_AVX512
+  const u64 mask = ((u64)1 << count) - 1;
+  const Vec<T> first = ok_splat<T>(*(const typename ok_vec<T>::one*)p);
+  if constexpr (sizeof(T) == 4 && sizeof(first) == 64)
+    return (Vec<T>)__builtin_ia32_loaddqusi512_mask((const int*)p, (ok_i64)first, mask);
+  if constexpr (sizeof(T) == 8 && sizeof(first) == 64)
+    return (Vec<T>)__builtin_ia32_loaddqudi512_mask((const long long*)p, (ok_l64)first, mask);
+#endif
+  return ok_gather_short<T>(p, sizeof(T), count);
+}
+template <class V>
+OK_FN void ok_store_short(char* p, V v, i64 count) {
+#ifdef OK_AVX512
+  const u64 mask = ((u64)1 << count) - 1;
+  if constexpr (sizeof(ok_elt<V>) == 4 && sizeof(V) == 64)
+    return __builtin_ia32_storedqusi512_mask((int*)p, (ok_i64)v, mask);
+  if constexpr (sizeof(ok_elt<V>) == 8 && sizeof(V) == 64)
+    return __builtin_ia32_storedqudi512_mask((long long*)p, (ok_l64)v, mask);
+#endif
+  ok_scatter_short(p, sizeof(ok_elt<V>), v, count);
+}
 template <class T>
 OK_FN Vec<T> ok_gather_part(const char* p, i64 stride, i64 count) {
   return count >= OK_N ? ok_gather<T>(p, stride) : ok_gather_short<T>(p, stride, count);
 }
 template <class T>
 OK_FN Vec<T> ok_load_part(const char* p, i64 count) {
-  return count >= OK_N ? ok_load<T>(p) : ok_gather_short<T>(p, sizeof(T), count);
+  return count >= OK_N ? ok_load<T>(p) : ok_load_short<T>(p, count);
 }
 template <class V>
 OK_FN void ok_scatter_part(char* p, i64 stride, V v, i64 count) {
@@ -55,7 +66,7 @@ OK_FN void ok_store_part(char* p, V v, i64 count) {
   if (count >= OK_N)
     ok_store(p, v);
   else
-    ok_scatter_short(p, sizeof(ok_elt<V>), v, count);
+    ok_store_short(p, v, count);
 }
 OK_FN vi8 ok_gather_part_bool(const char* p, i64 stride, i64 count) {
   return ok_gather_part<i8>(p, stride, count) != 0;
@@ -68,6 +79,28 @@ OK_FN void ok_scatter_part_bool(char* p, i64 stride, M m, i64 count) {
 template <class M>
 OK_FN void ok_store_part_bool(char* p, M m, i64 count) {
   ok_store_part(p, ok_mask<i8>(m) & 1, count);
+}
+// The rest of a row is padded to a whole step.
+template <class T>
+static OK_OPAQUE void ok_pad(char* to, const char* from, i64 stride, i64 count, i64 total) {
+  constexpr i64 size = sizeof(T);
+  Vec<T> v = ok_splat<T>(*(const typename ok_vec<T>::one*)from);
+  for (i64 i = 0; i < total; i += OK_N, to += OK_N * size, from += OK_N * stride) {
+    if (i < count)
+      v = stride == size ? ok_load_part<T>(from, count - i)
+                         : ok_gather_part<T>(from, stride, count - i);
+    ok_store(to, v);
+  }
+}
+template <class T>
+static OK_OPAQUE void ok_unpad(char* to, i64 stride, const char* from, i64 count) {
+  constexpr i64 size = sizeof(T);
+  for (; count > 0; count -= OK_N, to += OK_N * stride, from += OK_N * size) {
+    if (stride == size)
+      ok_store_part(to, ok_load<T>(from), count);
+    else
+      ok_scatter_part(to, stride, ok_load<T>(from), count);
+  }
 }
 //@ fold :
 // A fold has 32 accumulators, whatever the vector width. Its order depends on an element's index
@@ -135,6 +168,19 @@ struct ok_fold {
     for (int i = 0; i < K; ++i) acc[i] = ok_c<V>(identity);
   }
 };
+// What one pass over a panel takes: up to 8 columns, Apart from each other. The first is `column`,
+// which is k in its block; `left` columns are to come.
+template <int Apart>
+struct ok_columns {
+  i64 k, column, left;
+  i64 count(i64 from) const {
+    const i64 all = (left - from + Apart - 1) / Apart;
+    return all < 8 ? all : 8;
+  }
+};
+// Accumulators k and k + 16 of a short block are folded at once, before they are stored. Of a row
+// with fewer columns than accumulators all stay in the cache.
+OK_FN i64 ok_leaves(i64 columns) { return columns >= 32 && columns <= 128 ? 2 : 1; }
 // The same for a panel of rows, w vectors of them and at most U: accumulator k of vector u is
 // acc[k * w + u]. One of A = 1 serves folds that no order changes.
 template <class V, int U, int A, class Op>
@@ -143,17 +189,17 @@ struct ok_panel {
   void start(ok_elt<V> identity, i64 w) {
     for (i64 i = 0; i < A * w; ++i) acc[i] = ok_c<V>(identity);
   }
-  // The accumulators of a vector, half and half; of a row with fewer columns than that, the first
-  // n.
-  template <int Half>
+  // The first n accumulators of a vector, half and half; those of a whole block in registers.
+  template <int N, int Half = 1>
   OK_FN V whole(const V* own, i64 w) {
-    if constexpr (Half == A)
+    if constexpr (Half >= N)
       return *own;
     else
-      return Op::f(whole<2 * Half>(own, w), whole<2 * Half>(own + Half * w, w));
+      return Op::f(whole<N, 2 * Half>(own, w), whole<N, 2 * Half>(own + Half * w, w));
   }
   OK_FN V tree(V* own, i64 n, i64 w) {
-    if (n >= A) return whole<1>(own, w);
+    if (n >= A) return whole<A>(own, w);
+    if (n == A / 2) return whole<A / 2>(own, w);
     for (i64 half = A / 2; half; half /= 2)
       for (i64 k = 0; k < half && k + half < n; ++k)
         own[k * w] = Op::f(own[k * w], own[(k + half) * w]);

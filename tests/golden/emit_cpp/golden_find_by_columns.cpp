@@ -75,11 +75,18 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
     }
     st.a1.start(-__builtin_inf());
     st.a4.start(-1);
-    for (i64 j = 0; j < n; j += 2048) {
-      const i64 m = n - j < 2048 ? n - j : 2048;
-      st.seen = 0;
+    for (i64 j = 0, m; j < n; j += m) {
+      const i64 far = j < a->run ? 0 : j / a->run, near = j - far * a->run;
+      m = a->run - near;
+      if (n - j < m) m = n - j;
+      if (2048 - j % 2048 < m) m = 2048 - j % 2048;
       char *q[3];
-      q[0] = p[0] + j * a->col[0];
+      q[0] = p[0] + far * a->far[0] + near * a->col[0];
+      if (a->run < n) {  // the hardware does not look from run to run
+        for (int line = 0; line < 512; line += 64) {
+        }
+      }
+      if (j % 2048 == 0) st.seen = 0;
       const i64 whole = m / 32, rest = m % 32;
       if (whole) ok_k0_loop0(q, a->col, whole, 32, st);
       if (rest) {
@@ -90,7 +97,7 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
         ok_pad<u32>(pad0, q[0] + whole * 32 * a->col[0], a->col[0], rest, 32);
         ok_k0_loop0(t, ts, 1, rest, st);
       }
-      st.a1.close(j);
+      if ((j + m) % 2048 == 0 || j + m == n) st.a1.close((j + m - 1) / 2048 * 2048);
     }
     st.v1 = ok_settle(st.a1.total());
     st.v4 = ok_settle(st.a4.total());

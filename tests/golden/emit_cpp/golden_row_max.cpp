@@ -43,9 +43,17 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       p = moved;
     }
     st.a1.start(-2147483648);
-    {
-      const i64 m = n;
-      char *const *q = p;
+    for (i64 j = 0, m; j < n; j += m) {
+      const i64 far = j < a->run ? 0 : j / a->run, near = j - far * a->run;
+      m = a->run - near;
+      if (n - j < m) m = n - j;
+      char *q[2];
+      q[0] = p[0] + far * a->far[0] + near * a->col[0];
+      if (a->run < n) {  // the hardware does not look from run to run
+        for (int line = 0; line < 512; line += 64) {
+          __builtin_prefetch(q[0] + a->far[0] + line);
+        }
+      }
       const i64 whole = m / 32, rest = m % 32;
       if (whole) ok_k0_loop0(q, a->col, whole, 32, st);
       if (rest) {

@@ -106,9 +106,17 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       p = moved;
     }
     st.a1.start(-__builtin_inf());
-    {
-      const i64 m = n;
-      char *const *q = p;
+    for (i64 j = 0, m; j < n; j += m) {
+      const i64 far = j < a->run ? 0 : j / a->run, near = j - far * a->run;
+      m = a->run - near;
+      if (n - j < m) m = n - j;
+      char *q[4];
+      q[0] = p[0] + far * a->far[0] + near * a->col[0];
+      if (a->run < n) {  // the hardware does not look from run to run
+        for (int line = 0; line < 512; line += 64) {
+          __builtin_prefetch(q[0] + a->far[0] + line);
+        }
+      }
       const i64 whole = m / 32, rest = m % 32;
       if (whole) ok_k0_loop0(q, a->col, whole, 32, st);
       if (rest) {
@@ -122,11 +130,19 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
     }
     st.v1 = ok_settle(st.a1.total());
     st.a5.start(-0.0);
-    for (i64 j = 0; j < n; j += 512) {
-      const i64 m = n - j < 512 ? n - j : 512;
+    for (i64 j = 0, m; j < n; j += m) {
+      const i64 far = j < a->run ? 0 : j / a->run, near = j - far * a->run;
+      m = a->run - near;
+      if (n - j < m) m = n - j;
+      if (512 - j % 512 < m) m = 512 - j % 512;
       char *q[4];
-      q[0] = p[0] + j * a->col[0];
-      q[1] = p[1] + j * a->col[1];
+      q[0] = p[0] + far * a->far[0] + near * a->col[0];
+      q[1] = p[1] + far * a->far[1] + near * a->col[1];
+      if (a->run < n) {  // the hardware does not look from run to run
+        for (int line = 0; line < 512; line += 64) {
+          __builtin_prefetch(q[0] + a->far[0] + line);
+        }
+      }
       const i64 whole = m / 32, rest = m % 32;
       if (whole) ok_k0_loop1(q, a->col, whole, 32, st);
       if (rest) {
@@ -140,12 +156,21 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
         ok_k0_loop1(t, ts, 1, rest, st);
         ok_unpad<u32>(q[1] + whole * 32 * a->col[1], a->col[1], pad1, rest);
       }
-      st.a5.close_block(-0.0);
+      if ((j + m) % 512 == 0 || j + m == n) st.a5.close_block(-0.0);
     }
     st.v5 = n ? st.a5.pairs.sum() + vf32{} : vf32{};
-    {
-      const i64 m = n;
-      char *const *q = p;
+    for (i64 j = 0, m; j < n; j += m) {
+      const i64 far = j < a->run ? 0 : j / a->run, near = j - far * a->run;
+      m = a->run - near;
+      if (n - j < m) m = n - j;
+      char *q[4];
+      q[2] = p[2] + far * a->far[2] + near * a->col[2];
+      q[3] = p[3] + far * a->far[3] + near * a->col[3];
+      if (a->run < n) {  // the hardware does not look from run to run
+        for (int line = 0; line < 512; line += 64) {
+          __builtin_prefetch(q[2] + a->far[2] + line);
+        }
+      }
       const i64 whole = m / 32, rest = m % 32;
       if (whole) ok_k0_loop2(q, a->col, whole, 32, st);
       if (rest) {

@@ -92,10 +92,17 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       p = moved;
     }
     st.a1.start(-0.0);
-    for (i64 j = 0; j < n; j += 512) {
-      const i64 m = n - j < 512 ? n - j : 512;
+    for (i64 j = 0, m; j < n; j += m) {
+      const i64 far = j < a->run ? 0 : j / a->run, near = j - far * a->run;
+      m = a->run - near;
+      if (n - j < m) m = n - j;
+      if (512 - j % 512 < m) m = 512 - j % 512;
       char *q[3];
-      q[0] = p[0] + j * a->col[0];
+      q[0] = p[0] + far * a->far[0] + near * a->col[0];
+      if (a->run < n) {  // the hardware does not look from run to run
+        for (int line = 0; line < 512; line += 64) {
+        }
+      }
       const i64 whole = m / 32, rest = m % 32;
       if (whole) ok_k0_loop0(q, a->col, whole, 32, st);
       if (rest) {
@@ -106,7 +113,7 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
         ok_pad<u32>(pad0, q[0] + whole * 32 * a->col[0], a->col[0], rest, 32);
         ok_k0_loop0(t, ts, 1, rest, st);
       }
-      st.a1.close_block(-0.0);
+      if ((j + m) % 512 == 0 || j + m == n) st.a1.close_block(-0.0);
     }
     st.v1 = n ? st.a1.pairs.sum() + vf32{} : vf32{};
     {
@@ -116,10 +123,17 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       *(ok_vec<f32>::one *)p[1] = v4[0];
     }
     st.a7.start(-0.0);
-    for (i64 j = 0; j < n; j += 512) {
-      const i64 m = n - j < 512 ? n - j : 512;
+    for (i64 j = 0, m; j < n; j += m) {
+      const i64 far = j < a->run ? 0 : j / a->run, near = j - far * a->run;
+      m = a->run - near;
+      if (n - j < m) m = n - j;
+      if (512 - j % 512 < m) m = 512 - j % 512;
       char *q[3];
-      q[0] = p[0] + j * a->col[0];
+      q[0] = p[0] + far * a->far[0] + near * a->col[0];
+      if (a->run < n) {  // the hardware does not look from run to run
+        for (int line = 0; line < 512; line += 64) {
+        }
+      }
       const i64 whole = m / 32, rest = m % 32;
       if (whole) ok_k0_loop1(q, a->col, whole, 32, st);
       if (rest) {
@@ -130,7 +144,7 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
         ok_pad<u32>(pad0, q[0] + whole * 32 * a->col[0], a->col[0], rest, 32);
         ok_k0_loop1(t, ts, 1, rest, st);
       }
-      st.a7.close_block(-0.0);
+      if ((j + m) % 512 == 0 || j + m == n) st.a7.close_block(-0.0);
     }
     st.v7 = n ? st.a7.pairs.sum() + vf32{} : vf32{};
     {

@@ -1,0 +1,146 @@
+"""Loop nests of reductions: one order of the fold whatever the layout, axis, cut and width."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opkiln as ok
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Around the edges of vectors, of the 32 accumulators, of what a panel takes together (256), of
+# blocks (512) and of their pairs.
+LENGTHS = (1, 2, 5, 31, 32, 33, 64, 255, 257, 300, 511, 512, 513, 1024, 1100, 1536, 2100)
+DTYPES = ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u4", "u8", "?")
+
+
+def model(x: Array) -> Array:
+    """The sum of each row of floats by the order that docs/numerics.md states."""
+    rows, n = x.shape
+    blocks: list[Array] = []
+    for at in range(0, n, 512):
+        block = x[:, at : at + 512]
+        fill = np.full((rows, -block.shape[1] % 32), -0.0, x.dtype)
+        steps = np.concatenate([block, fill], axis=1).reshape(rows, -1, 32)
+        sums = np.full((rows, 32), -0.0, x.dtype)
+        for step in range(steps.shape[1]):
+            sums = sums + steps[:, step]
+        half = 16
+        while half:
+            sums = sums[:, :half] + sums[:, half : 2 * half]
+            half //= 2
+        blocks.append(sums[:, 0])
+    levels: list[tuple[int, Array]] = []  # a binary counter: equal sizes are added
+    for block in blocks:
+        size, total = 1, block
+        while levels and levels[-1][0] == size:
+            total = levels.pop()[1] + total
+            size *= 2
+        levels.append((size, total))
+    total = levels.pop()[1]
+    while levels:
+        total = levels.pop()[1] + total
+    return np.asarray(total + x.dtype.type(0))  # NumPy's sum starts at +0.0, and so is never -0.0
+
+
+def values(shape: tuple[int, ...], dtype: str) -> Array:
+    rng = np.random.default_rng(sum(shape))
+    if dtype.startswith("f"):
+        scale = 10.0 ** rng.integers(-3, 4, shape)
+        return (rng.standard_normal(shape) * scale).astype(dtype)
+    return rng.integers(0, 2 if dtype == "?" else 256, shape).astype(dtype)
+
+
+def layouts(x: Array) -> dict[str, Array]:
+    """The same (rows, n) elements: columns near, rows near, both strided, one reversed."""
+    rows, n = x.shape
+    wide = np.zeros((rows, 3 * n), x.dtype)
+    wide[:, ::3] = x
+    tall = np.zeros((n, 2 * rows), x.dtype)
+    tall[:, ::2] = x.T
+    return {
+        "columns near": x,
+        "rows near": np.asfortranarray(x),
+        "strided columns": wide[:, ::3],
+        "strided rows": tall[:, ::2].T,
+        "reversed": np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
+    }
+
+
+def both(x: Array) -> tuple[Array, Array]:
+    """An ordered fold and one that no order changes, in one loop."""
+    return x.sum(axis=1), x.max(axis=1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_order_in_every_nest(dtype: str) -> None:
+    f = ok.compile(both)
+    for n in LENGTHS:
+        # Fewer rows than a vector, a vector and a part of one, many; panels only at some lengths.
+        for rows in (1, 3, 21) if n > 40 else (5, 70, 300):
+            x = values((rows, n), dtype)
+            total = model(x) if dtype.startswith("f") else x.sum(axis=1)
+            for name, same in layouts(x).items():
+                got, top = f(same)
+                assert got.tobytes() == total.tobytes(), (name, rows, n)
+                assert top.tobytes() == x.max(axis=1).tobytes(), (name, rows, n)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_rows_beyond_a_panel(dtype: str) -> None:
+    f = ok.compile(both)
+    for rows, n in ((1025, 257), (2053, 8), (1100, 600)):
+        x = values((rows, n), dtype)
+        for name, same in layouts(x).items():
+            got, top = f(same)
+            assert got.tobytes() == model(x).tobytes(), (name, rows, n)
+            assert top.tobytes() == x.max(axis=1).tobytes(), (name, rows, n)
+
+
+def test_mixed_axes_fold_in_logical_order() -> None:
+    f = ok.compile(lambda x, axis: (x.sum(axis=axis), x.max(axis=axis)), static="axis")
+    for shape in ((3, 5, 512), (2, 70, 96), (4, 3, 33), (40, 9, 8), (3, 4, 1024)):
+        x = values(shape, "f4")
+        for axis in ((0, 2), (0, 1), (1, 2), (1,), (0, 1, 2)):
+            kept = tuple(a for a in range(3) if a not in axis)
+            flat = x.transpose(*kept, *axis).reshape(
+                int(np.prod([shape[a] for a in kept])), int(np.prod([shape[a] for a in axis]))
+            )
+            for order in ((0, 1, 2), (2, 0, 1), (1, 2, 0), (2, 1, 0)):
+                # The same logical array with its axes in another order in memory.
+                same = np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
+                got, top = f(same, axis)
+                assert got.ravel().tobytes() == model(flat).tobytes(), (shape, axis, order)
+                assert top.ravel().tobytes() == flat.max(axis=1).tobytes(), (shape, axis, order)
+
+
+def test_a_maximum_shows_no_order() -> None:
+    f = ok.compile(lambda x: x.max(axis=1))
+    rng = np.random.default_rng(0)
+    for n in (7, 33, 600):
+        x = rng.choice(np.array([0.0, -0.0], "f4"), (70, n))
+        x[::7, n // 2] = -np.nan
+        results = {name: f(same).tobytes() for name, same in layouts(x).items()}
+        assert len(set(results.values())) == 1, results.keys()
+
+
+def test_row_programs_in_every_nest() -> None:
+    """A softmax whose loops store, in each layout; a row's bits depend on that row alone."""
+
+    def softmax(x: Array, axis: int) -> Array:
+        e = np.exp(x - x.max(axis=axis, keepdims=True))
+        return e / e.sum(axis=axis, keepdims=True)
+
+    f = ok.compile(softmax, static="axis")
+    for n in (5, 33, 700):
+        x = values((70, n), "f4") / 300
+        want = f(x, 1)
+        np.testing.assert_allclose(want, softmax(x.astype("f8"), 1), rtol=1e-5, atol=1e-30)
+        for name, same in layouts(x).items():
+            assert np.ascontiguousarray(f(same, 1)).tobytes() == want.tobytes(), (name, n)
+            across = np.ascontiguousarray(f(same.T, 0).T)
+            assert across.tobytes() == want.tobytes(), (name, n)
+        assert f(x[:1], 1).tobytes() == want[:1].tobytes()
