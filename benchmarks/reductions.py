@@ -52,15 +52,6 @@ def layer_norm(x, gain, bias):
     return centred * (1 / np.sqrt(variance + 1e-5)) * gain + bias
 
 
-def mean(x, axis):
-    return x.sum(axis=axis) / x.shape[axis]
-
-
-def var(x, axis):
-    centred = x - x.sum(axis=axis, keepdims=True) / x.shape[axis]
-    return (centred * centred).sum(axis=axis) / x.shape[axis]
-
-
 def least(timing: Timing) -> float:
     """Seconds of the fastest sample: other work on the machine only ever adds to one."""
     return min(timing.samples)
@@ -146,12 +137,12 @@ def cases() -> list[Case]:
     rng = np.random.default_rng(1)
     x = rng.standard_normal((4096, 1024)).astype(np.float32)
     cube = x.reshape(64, 64, 1024)
-    short = {n: rng.standard_normal((10**5, n)).astype(np.float32) for n in (3, 8, 31, 33)}
+    short = {n: rng.standard_normal((10**5, n)).astype(np.float32) for n in (3, 8, 23, 31)}
     return [
-        Case("sum, axis 0 of 4096 x 1024", lambda x: x.sum(axis=0), x, bandwidth=0.7),
+        Case("sum, axis 0 of 4096 x 1024", lambda x: x.sum(axis=0), x, bandwidth=0.7, numpy=False),
         Case("max, axis 0", lambda x: x.max(axis=0), x, bandwidth=0.7),
-        Case("mean, axis 0", lambda x: mean(x, 0), x, bandwidth=0.7),
-        Case("var, axis 0 (reads twice)", lambda x: var(x, 0), x, reads=2, bandwidth=0.7),
+        Case("mean, axis 0", lambda x: x.mean(axis=0), x, bandwidth=0.7, numpy=False),
+        Case("var, axis 0 (reads twice)", lambda x: x.var(axis=0), x, reads=2, bandwidth=0.7),
         Case("sum, axis 1", lambda x: x.sum(axis=1), x),
         Case("max, axis 1", lambda x: x.max(axis=1), x),
         Case("sum of all", lambda x: x.sum(), x),

@@ -12,9 +12,9 @@ namespace {
 constexpr std::int64_t kTileBytes = 256 * 1024;
 // The levels of blocks of a panel kernel (include/opkiln/nest.h) serve no more columns.
 constexpr std::int64_t kPanelColumns = std::int64_t{1} << 30;
-// A fold takes steps of as many columns. Rows shorter than that leave lanes idle; with many of them
-// it shows.
-constexpr std::int64_t kAccumulators = 32, kManyRows = 64;
+// A fold takes steps of as many columns. Rows a good deal shorter than that leave lanes idle; with
+// many of them it shows.
+constexpr std::int64_t kAccumulators = 32, kShortRow = 24, kManyRows = 64;
 
 std::int64_t magnitude(std::int64_t stride) { return stride < 0 ? -stride : stride; }
 
@@ -126,7 +126,7 @@ bool across_rows(const NestLayout& nest, const std::vector<NestOperand>& operand
     if (operands[j].write && row == 0) return false;  // scratch serves one row at a time
     if (row != 0 && col != 0) closer += (row < col) - (col < row);
   }
-  return closer > 0 || (nest.cols < kAccumulators && nest.rows >= kManyRows);
+  return closer > 0 || (nest.cols < kShortRow && nest.rows >= kManyRows);
 }
 
 std::string class_of(const NestLayout& nest, const std::vector<NestOperand>& operands) {
