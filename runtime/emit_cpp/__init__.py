@@ -36,6 +36,8 @@ def emit(jobs: Sequence[Job], *, vector_bytes: int = 64) -> str:
     folds = [s.row for j in jobs for s in j.kernel.statements() if isinstance(s, k.Accumulate)]
     frame = sections("nest.h")
     nest = [_ARGS, frame["rest"][1]]
+    if any(job.by_rows for job in jobs):
+        nest.append(frame["part"][1])
     if folds:
         nest.append(frame["fold"][1])
         if any(REDUCTIONS[row].finds for row in folds):

@@ -7,8 +7,68 @@
 #define OK_OPAQUE __attribute__((noipa))
 #endif
 #define OK_INLINE __attribute__((always_inline))
-// The first `count` lanes of a vector in memory; the others repeat lane 0, so that idle
-// lanes compute what a valid lane computes and can raise no fault of their own.
+// The first `count` lanes of dense elements by mask, where AVX-512 has it; the others repeat lane
+// 0, so that idle lanes compute what a valid lane computes and can raise no fault of their own.
+#ifdef OK_AVX512
+template <class T>
+constexpr bool ok_masked = sizeof(Vec<T>) == 64 && sizeof(T) >= 4;
+template <class T>
+OK_FN Vec<T> ok_load_masked(const char* p, i64 count) {
+  const u64 mask = ((u64)1 << count) - 1;
+  const Vec<T> first = ok_splat<T>(*(const typename ok_vec<T>::one*)p);
+  if constexpr (sizeof(T) == 4)
+    return (Vec<T>)__builtin_ia32_loaddqusi512_mask((const int*)p, (ok_i64)first, mask);
+  else
+    return (Vec<T>)__builtin_ia32_loaddqudi512_mask((const long long*)p, (ok_l64)first, mask);
+}
+template <class V>
+OK_FN void ok_store_masked(char* p, V v, i64 count) {
+  const u64 mask = ((u64)1 << count) - 1;
+  if constexpr (sizeof(ok_elt<V>) == 4)
+    __builtin_ia32_storedqusi512_mask((int*)p, (ok_i64)v, mask);
+  else
+    __builtin_ia32_storedqudi512_mask((long long*)p, (ok_l64)v, mask);
+}
+#else
+template <class T>
+constexpr bool ok_masked = false;
+template <class T>
+Vec<T> ok_load_masked(const char* p, i64 count);
+template <class V>
+void ok_store_masked(char* p, V v, i64 count);
+#endif
+// The rest of a row is padded to a whole step.
+template <class T>
+static OK_OPAQUE void ok_pad(char* to, const char* from, i64 stride, i64 count, i64 total) {
+  typedef typename ok_vec<T>::one E;
+  const Vec<T> first = ok_splat<T>(*(const E*)from);
+  for (i64 i = 0; i < total; i += OK_N, to += sizeof(first)) {
+    if constexpr (ok_masked<T>) {
+      if (stride == sizeof(T) && i < count) {
+        const char* p = from + i * stride;
+        ok_store(to, count - i < OK_N ? ok_load_masked<T>(p, count - i) : ok_load<T>(p));
+        continue;
+      }
+    }
+    ok_store(to, first);
+    for (i64 lane = 0; lane < OK_N && i + lane < count; ++lane)
+      ((E*)to)[lane] = *(const E*)(from + (i + lane) * stride);
+  }
+}
+template <class T>
+static OK_OPAQUE void ok_unpad(char* to, i64 stride, const char* from, i64 count) {
+  typedef typename ok_vec<T>::one E;
+  if constexpr (ok_masked<T>) {
+    if (stride == sizeof(T)) {
+      for (; count >= OK_N; count -= OK_N, to += 64, from += 64) ok_store(to, ok_load<T>(from));
+      if (count) ok_store_masked(to, ok_load<T>(from), count);
+      return;
+    }
+  }
+  for (i64 i = 0; i < count; ++i) *(E*)(to + i * stride) = ((const E*)from)[i];
+}
+//@ part :
+// The first `count` lanes of a vector in memory, as above.
 template <class T>
 static OK_OPAQUE Vec<T> ok_gather_short(const char* p, i64 stride, i64 count) {
   typedef typename ok_vec<T>::one E;
@@ -22,37 +82,17 @@ static OK_OPAQUE void ok_scatter_short(char* p, i64 stride, V v, i64 count) {
   for (int i = 0; i < OK_N; ++i)
     if (i < count) *(E*)(p + i * stride) = v[i];
 }
-// Where elements are dense, AVX-512 does it by mask.
-template <class T>
-OK_FN Vec<T> ok_load_short(const char* p, i64 count) {
-#ifdef OK_AVX512
-  const u64 mask = ((u64)1 << count) - 1;
-  const Vec<T> first = ok_splat<T>(*(const typename ok_vec<T>::one*)p);
-  if constexpr (sizeof(T) == 4 && sizeof(first) == 64)
-    return (Vec<T>)__builtin_ia32_loaddqusi512_mask((const int*)p, (ok_i64)first, mask);
-  if constexpr (sizeof(T) == 8 && sizeof(first) == 64)
-    return (Vec<T>)__builtin_ia32_loaddqudi512_mask((const long long*)p, (ok_l64)first, mask);
-#endif
-  return ok_gather_short<T>(p, sizeof(T), count);
-}
-template <class V>
-OK_FN void ok_store_short(char* p, V v, i64 count) {
-#ifdef OK_AVX512
-  const u64 mask = ((u64)1 << count) - 1;
-  if constexpr (sizeof(ok_elt<V>) == 4 && sizeof(V) == 64)
-    return __builtin_ia32_storedqusi512_mask((int*)p, (ok_i64)v, mask);
-  if constexpr (sizeof(ok_elt<V>) == 8 && sizeof(V) == 64)
-    return __builtin_ia32_storedqudi512_mask((long long*)p, (ok_l64)v, mask);
-#endif
-  ok_scatter_short(p, sizeof(ok_elt<V>), v, count);
-}
 template <class T>
 OK_FN Vec<T> ok_gather_part(const char* p, i64 stride, i64 count) {
   return count >= OK_N ? ok_gather<T>(p, stride) : ok_gather_short<T>(p, stride, count);
 }
 template <class T>
 OK_FN Vec<T> ok_load_part(const char* p, i64 count) {
-  return count >= OK_N ? ok_load<T>(p) : ok_load_short<T>(p, count);
+  if (count >= OK_N) return ok_load<T>(p);
+  if constexpr (ok_masked<T>)
+    return ok_load_masked<T>(p, count);
+  else
+    return ok_gather_short<T>(p, sizeof(T), count);
 }
 template <class V>
 OK_FN void ok_scatter_part(char* p, i64 stride, V v, i64 count) {
@@ -65,8 +105,10 @@ template <class V>
 OK_FN void ok_store_part(char* p, V v, i64 count) {
   if (count >= OK_N)
     ok_store(p, v);
+  else if constexpr (ok_masked<ok_elt<V>>)
+    ok_store_masked(p, v, count);
   else
-    ok_store_short(p, v, count);
+    ok_scatter_short(p, sizeof(ok_elt<V>), v, count);
 }
 OK_FN vi8 ok_gather_part_bool(const char* p, i64 stride, i64 count) {
   return ok_gather_part<i8>(p, stride, count) != 0;
@@ -79,28 +121,6 @@ OK_FN void ok_scatter_part_bool(char* p, i64 stride, M m, i64 count) {
 template <class M>
 OK_FN void ok_store_part_bool(char* p, M m, i64 count) {
   ok_store_part(p, ok_mask<i8>(m) & 1, count);
-}
-// The rest of a row is padded to a whole step.
-template <class T>
-static OK_OPAQUE void ok_pad(char* to, const char* from, i64 stride, i64 count, i64 total) {
-  constexpr i64 size = sizeof(T);
-  Vec<T> v = ok_splat<T>(*(const typename ok_vec<T>::one*)from);
-  for (i64 i = 0; i < total; i += OK_N, to += OK_N * size, from += OK_N * stride) {
-    if (i < count)
-      v = stride == size ? ok_load_part<T>(from, count - i)
-                         : ok_gather_part<T>(from, stride, count - i);
-    ok_store(to, v);
-  }
-}
-template <class T>
-static OK_OPAQUE void ok_unpad(char* to, i64 stride, const char* from, i64 count) {
-  constexpr i64 size = sizeof(T);
-  for (; count > 0; count -= OK_N, to += OK_N * stride, from += OK_N * size) {
-    if (stride == size)
-      ok_store_part(to, ok_load<T>(from), count);
-    else
-      ok_scatter_part(to, stride, ok_load<T>(from), count);
-  }
 }
 //@ fold :
 // A fold has 32 accumulators, whatever the vector width. Its order depends on an element's index
