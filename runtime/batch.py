@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from functools import partial
 from threading import Thread
 from typing import NamedTuple, TypeVar
@@ -149,7 +150,11 @@ def _helpers(tasks: int, work: Callable[[], None]) -> list[Thread]:
         return []
     from opkiln.runtime.jit.ninja import jobs
 
-    helpers = [Thread(target=work, daemon=True) for _ in range(min(tasks, jobs()) - 1)]
+    # Each in the caller's context: a new thread would see none of its `config.scope(...)`.
+    helpers = [
+        Thread(target=copy_context().run, args=(work,), daemon=True)
+        for _ in range(min(tasks, jobs()) - 1)
+    ]
     for helper in helpers:
         helper.start()
     return helpers

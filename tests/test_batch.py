@@ -140,3 +140,14 @@ def test_side_by_side_keeps_order_and_stops_at_an_error() -> None:
     with config.scope(max_jobs=2), pytest.raises(KeyError):
         batch.side_by_side([partial(either, k) for k in range(5)])
     assert set(begun) <= {0, 1}
+
+
+def test_settings_of_a_scope_hold_in_all_threads() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def setting() -> float:
+        both.wait()  # one of the two is asked for in another thread
+        return config.compile_timeout
+
+    with config.scope(max_jobs=2, compile_timeout=12.5):
+        assert batch.side_by_side([setting, setting]) == [12.5, 12.5]
