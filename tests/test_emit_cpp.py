@@ -150,7 +150,9 @@ def launch(address: int, kernel: Any, x: np.ndarray[Any, Any]) -> list[bytes]:
     scalars = np.array([np.float32(x.shape[0]).view(np.uint32)], np.uint64)
     pointers = (ctypes.c_void_p * len(memory))(*(m.ctypes.data for m in memory))
     strides = [(ctypes.c_int64 * len(memory))(*s) for s in (row, col, [0] * len(memory))]
-    args = (ctypes.c_void_p * 7)(
+    function = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    scratch = np.zeros(function(address)(None, 0, 0) + 64, np.uint8)
+    args = (ctypes.c_void_p * 8)(
         ctypes.addressof(pointers),
         ctypes.addressof(strides[0]),
         ctypes.addressof(strides[1]),
@@ -158,7 +160,7 @@ def launch(address: int, kernel: Any, x: np.ndarray[Any, Any]) -> list[bytes]:
         cols,
         cols,  # in one run
         ctypes.addressof(strides[2]),
+        -(-scratch.ctypes.data // 64) * 64,
     )
-    function = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     assert function(address)(ctypes.addressof(args), 0, rows) == 0
     return [m.tobytes() for m in memory[1:]]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 import opkiln as ok
+from opkiln import native
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -144,3 +147,48 @@ def test_row_programs_in_every_nest() -> None:
             across = np.ascontiguousarray(f(same.T, 0).T)
             assert across.tobytes() == want.tobytes(), (name, n)
         assert f(x[:1], 1).tobytes() == want[:1].tobytes()
+
+
+SMALL_STACK = """
+import threading
+import numpy as np
+import opkiln as ok
+
+x = np.arange(300 * 1100, dtype="f4").reshape(300, 1100) % 7
+across = [lambda x: x.var(axis=0), lambda x: (x.argmax(axis=0), x.sum(axis=0), x.max(axis=0))]
+calls = [(ok.compile(f), a) for f in across for a in (x, x.astype("f8"))]
+along = lambda x: [(x + k).sum(axis=1) for k in range(24)]  # 3 KB of each
+calls.append((ok.compile(along), x))
+wants = [f(x) for f, x in calls]  # here, for tracing takes more stack
+got = []
+threading.stack_size(64 * 1024)
+thread = threading.Thread(target=lambda: got.extend(f(x) for f, x in calls))
+thread.start()
+thread.join()
+for want, result in zip(wants, got, strict=True):
+    np.testing.assert_array_equal(result, want)
+print("all")
+"""
+
+
+def test_small_stacks_suffice() -> None:
+    """The accumulators of a panel take a quarter of a megabyte: not of the caller's stack."""
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL_STACK], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "all"
+
+
+def test_scratch_beyond_its_limit_is_dropped_but_not_of_the_call_that_takes_it() -> None:
+    total, double = ok.compile(lambda x: x.sum(axis=0)), ok.compile(lambda x: (x + x).sum(axis=0))
+    x = values((100, 50), "f4")
+    old = native.get_limits()["workspace_bytes"]
+    native.set_limits(workspace_bytes=1000)
+    try:
+        for _ in range(3):  # each call takes the memory of the other function
+            assert total(x).tobytes() == model(x.T).tobytes()
+            assert double(x).tobytes() == model(x.T + x.T).tobytes()
+            assert total.info().workspace_bytes == 0 < double.info().workspace_bytes
+    finally:
+        native.set_limits(workspace_bytes=old)

@@ -16,10 +16,12 @@ struct KernelArgs {
   // byte stride from run to run.
   std::int64_t run;
   const std::int64_t* far;
+  char* scratch;  // of reductions: as many bytes as the kernel asked for, aligned to 64
 };
-static_assert(sizeof(KernelArgs) == 56 && offsetof(KernelArgs, far) == 48);
+static_assert(sizeof(KernelArgs) == 64 && offsetof(KernelArgs, scratch) == 56);
 
-/// Runs rows [row_begin, row_end) and returns fault bits.
+/// Runs rows [row_begin, row_end) and returns fault bits. That of a reduction says without
+/// arguments how much scratch it asks for.
 using KernelFn = std::uint64_t (*)(const KernelArgs*, std::int64_t row_begin, std::int64_t row_end);
 
 enum FaultBits : std::uint64_t {

@@ -139,7 +139,9 @@ void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel) 
                 in_order && !scalars.empty() ? ex->scalars_ + scalars[0] : copy,
                 layout.cols,
                 layout.run,
-                far};
+                far,
+                nullptr};
+  nest->scratch = scratch_[kernel] != 0 ? scratch_offsets_[kernel] : -1;
   nest->rows = layout.rows;
   nest->nops = static_cast<std::uint32_t>(nops);
   nest->outer_ndim = static_cast<std::uint32_t>(outer);
@@ -175,8 +177,7 @@ std::unique_ptr<Executor> Instantiation::assemble(const ArrayView* args, const A
       if (nests_[k].launch) assemble_nest(ex.get(), &ex->nests_[ex->nest_count_++], k);
   ex->fill_fixed_scalars();
   ex->workspace_size_ = ex->nest_count_ != 0 ? static_cast<std::size_t>(workspace_) : 0;
-  ex->needs_setup_ = plan_.has_per_call() || ex->workspace_size_ != 0;
-  ex->one_call_ = !ex->needs_setup_ && ex->nest_count_ == 1 && ex->nests_->simple;
+  ex->settle();
   if (ex->launches()) ex->event_ = EventPool::acquire(stream_.device());
   return ex;
 }

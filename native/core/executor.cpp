@@ -140,16 +140,25 @@ void Executor::allocate_workspace() {
   workspace_.reset(static_cast<char*>(::operator new(workspace_size_, std::align_val_t{64})));
   for (std::uint32_t i = temp_at_; i < slot_count_; ++i)
     base_[i] = workspace_.get() + temp_offsets_[i - temp_at_];
-  needs_setup_ = plan_->has_per_call();
-  if (pool_ != nullptr) pool_->on_workspace(static_cast<std::int64_t>(workspace_size_));
+  for (std::uint32_t n = 0; n < nest_count_; ++n)
+    if (nests_[n].scratch >= 0) nests_[n].args.scratch = workspace_.get() + nests_[n].scratch;
+  settle();
+  if (pool_ != nullptr) pool_->on_workspace(static_cast<std::int64_t>(workspace_size_), this);
+}
+
+/// What a run needs first, after the workspace came or went.
+void Executor::settle() noexcept {
+  needs_setup_ = plan_->has_per_call() || (workspace_size_ != 0 && !workspace_);
+  one_call_ = !needs_setup_ && nest_count_ == 1 && nests_->simple;
 }
 
 void Executor::drop_workspace() noexcept {
   if (!workspace_) return;
   workspace_.reset();
-  needs_setup_ = true;
+  settle();
   for (std::uint32_t i = temp_at_; i < slot_count_; ++i) base_[i] = nullptr;
-  if (pool_ != nullptr) pool_->on_workspace(-static_cast<std::int64_t>(workspace_size_));
+  for (std::uint32_t n = 0; n < nest_count_; ++n) nests_[n].args.scratch = nullptr;
+  if (pool_ != nullptr) pool_->on_workspace(-static_cast<std::int64_t>(workspace_size_), this);
 }
 
 void Executor::clear_pointers() noexcept {

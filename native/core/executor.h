@@ -76,6 +76,7 @@ struct Nest {
   const std::int64_t* outer_strides;  // [axis][operand]
   const Pack* packs;
   std::int64_t tile_rows;
+  std::int64_t scratch;               // offset into the workspace, or -1
   const std::uint32_t* scalar_slots;  // null when args.scalar points into the executor's slots
   std::uint64_t* scalar_copy;
   std::uint32_t nscalars;
@@ -116,8 +117,8 @@ class Executor {
   }
   /// After a run() without a lease on an inline stream: there is nothing to wait for, so no event.
   void ended() noexcept { phase_ = Phase::kHost; }
-  /// Units [begin, end) of one kernel; disjoint ranges may run on different threads (not packed
-  /// ones).
+  /// Units [begin, end) of one kernel; disjoint ranges may run on different threads, unless
+  /// they share memory: packed operands, scratch.
   std::uint64_t run_range(const Nest& nest, std::int64_t begin, std::int64_t end) const;
 
   std::size_t nest_count() const noexcept { return nest_count_; }
@@ -160,6 +161,7 @@ class Executor {
   void fill_fixed_scalars();
   void copy_scalars() noexcept;
   void allocate_workspace();
+  void settle() noexcept;
   std::uint64_t run_elements(const Nest& nest, KernelArgs& args, char** ptr, std::int64_t begin,
                              std::int64_t end) const;
   std::uint64_t run_tiles(const Nest& nest, char** ptr, std::int64_t begin, std::int64_t end) const;

@@ -185,15 +185,19 @@ bool Instantiation::pick_variants(std::vector<Missing>* missing) {
   for (std::size_t k = 0; k < nests_.size(); ++k) {
     const int kernel = static_cast<int>(k);
     fns_.push_back(nullptr);
+    scratch_.push_back(0);
     if (!nests_[k].launch) continue;
     const Variant* variant = plan_.find_variant(kernel, nests_[k].column_class);
     // With one column at most no stride is ever used: any variant gives the same, row by row.
     if (variant == nullptr && nests_[k].cols <= 1 && nests_[k].column_class[0] != 'r')
       variant = plan_.any_variant(kernel);
-    if (variant != nullptr)
-      fns_.back() = variant->fn;
-    else
+    if (variant == nullptr) {
       missing->push_back({kernel, nests_[k].column_class});
+      continue;
+    }
+    fns_.back() = variant->fn;
+    if (!nests_[k].elementwise)
+      scratch_.back() = static_cast<std::int64_t>(variant->fn(nullptr, 0, 0));
   }
   return missing->empty();
 }
@@ -213,13 +217,17 @@ void Instantiation::place_workspace() {
                       &temp_offsets_[static_cast<std::size_t>(temp.ordinal)]});
   }
   pack_offsets_.resize(nests_.size());
+  scratch_.resize(nests_.size());
+  scratch_offsets_.assign(nests_.size(), 0);
   for (std::size_t k = 0; k < nests_.size(); ++k) {
     const NestLayout& nest = nests_[k];
+    const int here = static_cast<int>(k);
+    if (scratch_[k] != 0) blocks.push_back({scratch_[k], 0, here, here, &scratch_offsets_[k]});
     pack_offsets_[k].assign(nest.packs.size(), 0);
     for (std::size_t i = 0; i < nest.packs.size(); ++i)
       blocks.push_back(
           {nest.tile_rows * nest.row_strides[static_cast<std::size_t>(nest.packs[i].operand)], 0,
-           static_cast<int>(k), static_cast<int>(k), &pack_offsets_[k][i]});
+           here, here, &pack_offsets_[k][i]});
   }
   std::stable_sort(blocks.begin(), blocks.end(),
                    [](const Block& a, const Block& b) { return a.size > b.size; });

@@ -155,9 +155,9 @@ void Pool::forget(std::unique_ptr<Executor> executor) noexcept {
   }
 }
 
-void Pool::on_workspace(std::int64_t delta) noexcept {
+void Pool::on_workspace(std::int64_t delta, const Executor* executor) noexcept {
   function_->stats.workspace_bytes.fetch_add(delta, std::memory_order_relaxed);
-  if (table_ != nullptr) table_->on_workspace(delta);
+  if (table_ != nullptr) table_->on_workspace(delta, executor);
 }
 
 bool Pool::drop_idle() noexcept {

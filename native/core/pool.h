@@ -85,7 +85,7 @@ class Pool {
   void adopt(Executor& executor);  // a new one, leased
   void forget(std::unique_ptr<Executor> executor) noexcept;
   void give_back(std::unique_ptr<Executor> executor, bool launched, bool discard) noexcept;
-  void on_workspace(std::int64_t delta) noexcept;
+  void on_workspace(std::int64_t delta, const Executor* executor) noexcept;
   void count_packs(std::uint64_t count) noexcept {
     function_->stats.packs.fetch_add(count, std::memory_order_relaxed);
   }

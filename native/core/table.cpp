@@ -243,15 +243,17 @@ void ThreadTable::make_room() {
   }
 }
 
-void ThreadTable::on_workspace(std::int64_t delta) noexcept {
+void ThreadTable::on_workspace(std::int64_t delta, const Executor* executor) noexcept {
   workspace_bytes_ = static_cast<std::size_t>(static_cast<std::int64_t>(workspace_bytes_) + delta);
-  if (delta > 0 && workspace_bytes_ > limits_.workspace_bytes) shed_workspaces();
+  if (delta > 0 && workspace_bytes_ > limits_.workspace_bytes) shed_workspaces(executor);
 }
 
-void ThreadTable::shed_workspaces() noexcept {
+/// Not that of `except`, which is about to run, be it without a lease.
+void ThreadTable::shed_workspaces(const Executor* except) noexcept {
   for (std::size_t i = 0; i <= mask_; ++i) {
     if (slots_[i].pool == nullptr) continue;
     for (const std::unique_ptr<Executor>& executor : slots_[i].pool->idle_) {
+      if (executor.get() == except) continue;
       executor->drop_workspace();
       if (workspace_bytes_ <= limits_.workspace_bytes) return;
     }

@@ -114,8 +114,8 @@ class ThreadTable {
   void erase(Pool* pool) noexcept;
   void sweep_dead();
   void make_room();
-  void on_workspace(std::int64_t delta) noexcept;
-  void shed_workspaces() noexcept;
+  void on_workspace(std::int64_t delta, const Executor* executor) noexcept;
+  void shed_workspaces(const Executor* except) noexcept;
 
   // constinit: no wrapper call around each access; initial-exec: the address is one load, also
   // inside a shared library

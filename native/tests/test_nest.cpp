@@ -327,10 +327,14 @@ TEST(nest_classes) {
 /// out[kept] = fold over the reduced axes of x, through scratch as long as the columns.
 std::uint64_t fold_through_scratch(const KernelArgs* a, std::int64_t begin, std::int64_t end) {
   using T = std::int32_t;
+  constexpr std::size_t kScratch = 100;
+  if (a == nullptr) return kScratch;
+  CHECK(reinterpret_cast<std::uintptr_t>(a->scratch) % 64 == 0);
   for (std::int64_t r = begin; r < end; ++r) {
     for (std::int64_t c = 0; c < a->cols; ++c)
       store<T>(a->ptr[1] + r * a->row[1] + c * a->col[1],
                load<T>(a->ptr[0] + r * a->row[0] + c * a->col[0]) + 1);
+    std::memset(a->scratch, 0x55, kScratch);  // its own: the buffer above stays as it is
     T sum = 7;
     for (std::int64_t c = 0; c < a->cols; ++c)
       sum = sum * 3 + load<T>(a->ptr[2] + r * a->row[2] + c * a->col[2]);
@@ -375,6 +379,9 @@ TEST(nest_scratch_of_a_reduction) {
     std::vector<std::int32_t> result(64);
     ex->args()[0] = args[0].data;
     ex->outs()[0] = reinterpret_cast<char*>(result.data());
+    ex->run();
+    ex->drop_workspace();  // the next run gets another
+    std::fill(result.begin(), result.end(), 0);
     ex->run();
     const OutSpec& spec = ex->out(0);
     const ArrayView view = {ex->outs()[0], DType::kI32, spec.ndim, spec.shape, spec.strides};

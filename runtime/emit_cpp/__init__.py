@@ -15,6 +15,7 @@ from opkiln.runtime import kernel as k
 from opkiln.runtime.emit_cpp.columns import ColumnPrinter
 from opkiln.runtime.emit_cpp.panel import PanelPrinter
 from opkiln.runtime.emit_cpp.text import Job, closure, combiner, lanes, sections
+from opkiln.runtime.jit import KERNEL_ABI
 
 __all__ = ["Job", "emit", "lanes"]
 
@@ -24,6 +25,7 @@ _ARGS = """struct ok_args {
   const u64 *scalar;
   i64 cols, run;
   const i64 *far;
+  char *scratch;
 };
 """
 
@@ -38,13 +40,13 @@ def emit(jobs: Sequence[Job], *, vector_bytes: int = 64) -> str:
     nest = [_ARGS, frame["rest"][1]]
     if any(job.by_rows for job in jobs):
         nest.append(frame["part"][1])
-    if folds:
+    if any(job.kernel.reduced for job in jobs):
         nest.append(frame["fold"][1])
         if any(REDUCTIONS[row].finds for row in folds):
             nest.append(frame["find"][1])
         nest += [combiner(row) for row in dict.fromkeys(folds)]
     parts = [
-        "// opkiln generated kernel, ABI 1\n",
+        f"// opkiln generated kernel, ABI {KERNEL_ABI}\n",
         f"#define OK_N {width}\n#define OK_IOTA {iota}\n",
         *(sections()[name][1] for name in closure([*nest, *kernels])),
         *nest,

@@ -367,10 +367,20 @@ class Printer(ABC):
     def entry_head(self) -> list[str]:
         """Signature and state of the entry function."""
         count = max(len(self.kernel.operands), 1)
+        state = f"{self.name}_state"
         lines = [
             f'extern "C" __attribute__((visibility("default"))) u64 {self.name}('
             "const ok_args *a, i64 row_begin, i64 row_end) {",
-            f"  {self.name}_state st;",
+        ]
+        if self.kernel.reduced:
+            lines += [
+                f"  if (!a) return ok_place<{state}>::scratch;",
+                f"  ok_place<{state}> place;",
+                f"  {state} &st = place.at(a->scratch);",
+            ]
+        else:
+            lines.append(f"  {state} st;")
+        lines += [
             "  st.scalar = a->scalar;",
             "  const i64 n = a->cols;",
             f"  char *moved[{count}], *const *p = a->ptr;",

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from opkiln.runtime.jit.store import Layer
     from opkiln.runtime.jit.toolchain import Compiler, Request
 
-__all__ = ["Flags", "Loaded", "assembly", "build_or_load", "compiler", "key_parts"]
+__all__ = ["KERNEL_ABI", "Flags", "Loaded", "assembly", "build_or_load", "compiler", "key_parts"]
 
-KERNEL_ABI = "1"
+# Of native/core/abi.h, which every kernel obeys. Raise it with each change there.
+KERNEL_ABI = "2"
 
 
 class Loaded(NamedTuple):

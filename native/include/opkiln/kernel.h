@@ -13,6 +13,7 @@ struct ok_args {
   // Of reductions: columns lie in runs of `run`, a multiple of 32 or all of them.
   int64_t run;
   const int64_t* far;  // byte stride per operand from run to run
+  char* scratch;       // of reductions: as many bytes as the kernel asked for, aligned to 64
 };
 
 // Fault bits a kernel returns.
@@ -22,5 +23,7 @@ enum ok_fault_bit : uint64_t {
   OK_FAULT_OVERFLOW = 4,        // integer division overflow (MIN // -1): flag only
 };
 
-// Processes rows [row_begin, row_end) of `cols` columns each. Reentrant, allocates nothing.
+// Processes rows [row_begin, row_end) of `cols` columns each. Reentrant, allocates nothing. The
+// kernel of a reduction is first asked, with a null pointer for its arguments, how many bytes of
+// scratch it wants: callers may have small stacks.
 extern "C" typedef uint64_t (*ok_kernel)(const ok_args*, int64_t row_begin, int64_t row_end);

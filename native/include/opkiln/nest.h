@@ -123,6 +123,19 @@ OK_FN void ok_store_part_bool(char* p, M m, i64 count) {
   ok_store_part(p, ok_mask<i8>(m) & 1, count);
 }
 //@ fold :
+// Where a kernel keeps its state S: on the stack only if it is small, for threads may have little
+// of that; else in the scratch memory that the caller is asked for.
+template <class S, bool Small = sizeof(S) <= 16384>
+struct ok_place {
+  static constexpr u64 scratch = 0;
+  S own;
+  S& at(char*) { return own; }
+};
+template <class S>
+struct ok_place<S, false> {
+  static constexpr u64 scratch = sizeof(S);
+  S& at(char* memory) { return *(S*)memory; }
+};
 // A fold has 32 accumulators, whatever the vector width. Its order depends on an element's index
 // alone: accumulator i % 32, then i with i + 16, i + 8 ... 1; a float sum closes a block every 512
 // elements and adds blocks pairwise (N. J. Higham, The accuracy of floating point summation, SISC

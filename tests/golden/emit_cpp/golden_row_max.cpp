@@ -32,7 +32,9 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 
   (void)valid;
 }
 extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i64 row_begin, i64 row_end) {
-  ok_k0_state st;
+  if (!a) return ok_place<ok_k0_state>::scratch;
+  ok_place<ok_k0_state> place;
+  ok_k0_state &st = place.at(a->scratch);
   st.scalar = a->scalar;
   const i64 n = a->cols;
   char *moved[2], *const *p = a->ptr;
