@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ MOST_AXES = 16
 class TensorSpec:
     """What a compiled function needs to know of an array before there is one.
 
-    A size of None stands for every size but 1, which may broadcast. `strides` (in bytes, one per
+    A size of None stands for every size from 2 on. `strides` (in bytes, one per
     axis) describe what neither order does, such as every second element; otherwise the array is
     dense, its last axis ("C") or its first ("F") the fastest.
     """
@@ -93,12 +93,12 @@ class TensorSpec:
             return cls(array.shape, array.dtype, "F")
         return cls(array.shape, array.dtype, strides=array.strides)
 
-    def stand_in(self, size: int) -> Array:
+    def stand_in(self, sizes: Iterator[int]) -> Array:
         """An array of this description whose elements do not exist: look at its layout only.
 
-        `size` takes the place of each None.
+        The next of `sizes` takes the place of each None.
         """
-        shape = tuple(size if s is None else s for s in self.shape)
+        shape = tuple(next(sizes) if s is None else s for s in self.shape)
         strides = self.strides
         if strides is None:
             strides = _dense(shape, self.dtype.itemsize, self.order)

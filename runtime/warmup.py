@@ -7,9 +7,10 @@ that the calls would ask for, so that later processes find them on disk.
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from opkiln import native
@@ -28,6 +29,7 @@ from opkiln.runtime.trace.session import is_a
 from opkiln.runtime.tree import mapped
 
 _NUMBERS = {int: 1, float: 1.0}
+SHORT = 2  # makes rows that the native side takes many of at a time
 
 
 @record
@@ -82,47 +84,77 @@ def warm(calls: Sequence[Call]) -> tuple[Warmed, ...]:
             on the error names the call.
     """
     results: dict[int, Warmed] = {}
-    traced: dict[int, tuple[Any, batch.Want]] = {}  # by the call's place: its record, what it lacks
+    traced: dict[int, tuple[Any, list[batch.Want]]] = {}  # by the call's place: what it lacks
     errors: list[Exception] = []
     for at, call in enumerate(calls):
         if not isinstance(call.function, native.Compiled):
             results[at] = call.function.warmup(*call.args, **call.kwargs)
             continue
         try:
-            args, kwargs = _stand_ins(call)
-            record, requests = call.function._missing(*args, **kwargs)
+            traced[at] = _lacking(call)
         except Exception as error:
             errors.append(_noted(error, call))
-            continue
-        traced[at] = record, batch.Want(record.program, tuple(requests))
-    outcomes = batch.build([want for _, want in traced.values()], progress=_progress())
-    for (at, (record, want)), outcome in zip(traced.items(), outcomes, strict=True):
+    units = [(at, made, want) for at, (made, wants) in traced.items() for want in wants]
+    outcomes = batch.build([want for *_, want in units], progress=_progress())
+    for (at, made, want), outcome in zip(units, outcomes, strict=True):
         frontend = calls[at].function._frontend
-        hit, seconds = "ready", 0.0
+        before = results.get(at, Warmed(frontend.name, 0, "ready", 0.0))
+        hit, seconds = before.hit, before.seconds
         if isinstance(outcome, ToolchainNotFound) and not config.assert_cached:
-            frontend.without_compiler(record, outcome)
+            frontend.without_compiler(made, outcome)
             hit = "interpreted"
         elif isinstance(outcome, (NotCached, ToolchainNotFound)):
-            errors.append(_noted(frontend.not_cached(record, outcome), calls[at]))
+            errors.append(_noted(frontend.not_cached(made, outcome), calls[at]))
         elif isinstance(outcome, OpkilnError):
             errors.append(_noted(outcome, calls[at]))
         elif outcome is not None:
             frontend.count(outcome)
-            hit, seconds = outcome.hit, outcome.seconds
-        results[at] = Warmed(frontend.name, len(want.requests), hit, seconds)
+            hit = "built" if hit == "built" else outcome.hit
+            seconds += outcome.seconds
+        results[at] = Warmed(frontend.name, before.kernels + len(want.requests), hit, seconds)
     if errors:
         raise errors[0]
     return tuple(results[at] for at in range(len(calls)))
 
 
-def _stand_ins(call: Call) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments with arrays without memory for specs, and numbers for int and float."""
+def _lacking(call: Call) -> tuple[Any, list[batch.Want]]:
+    """The record of a call and the units that it lacks, whatever the sizes that are left open."""
     specs: list[TensorSpec] = []
-    mapped(
-        [*call.args, call.kwargs], lambda v: specs.append(v) if isinstance(v, TensorSpec) else None
-    )
-    # One size for every None of a call, so that arrays broadcast; small where it could overflow.
-    size = 64 if max((s.shape.count(None) for s in specs), default=0) <= 8 else 8
+    mapped([call.args, call.kwargs], lambda v: specs.append(v) if is_a(v, TensorSpec) else None)
+    counts = [spec.shape.count(None) for spec in specs]
+    # Sizes are equal, so that arrays broadcast; small where they could overflow.
+    size = 64 if max(counts, default=0) <= 8 else 8
+    args, kwargs = _stand_ins(call, itertools.repeat(size))
+    record, requests = call.function._missing(*args, **kwargs)
+    wants = [batch.Want(record.program, tuple(requests))]
+    if record.program.pins or not any(n.kernel.reduced for n in record.program.lowered.launches):
+        return record, wants
+    known = set(requests)
+    for short in _subsets(sum(counts)):  # many short rows have kernels of their own
+        sizes = (SHORT if at in short else size for at in itertools.count())
+        args, kwargs = _stand_ins(call, sizes)
+        try:
+            found = call.function._missing(*args, **kwargs)[1]
+        except ShapeError:
+            continue  # these sizes do not fit each other
+        more = [r for r in found if r not in known]
+        known.update(more)
+        wants += [batch.Want(record.program, tuple(more))] if more else []
+    return record, wants
+
+
+def _subsets(count: int) -> Iterator[range | tuple[int, ...]]:
+    """The sizes to make short together: all combinations of a few, neighbours of many."""
+    every = range(count)
+    if count > 6:
+        yield from (every[i:j] for i, j in itertools.combinations(range(count + 1), 2))
+    else:
+        for n in range(1, count + 1):
+            yield from itertools.combinations(every, n)
+
+
+def _stand_ins(call: Call, sizes: Iterator[int]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments with arrays without memory for specs, and numbers for int and float."""
     frontend = call.function._frontend
     names = [p.name for p in frontend.parameters] or [""]
 
@@ -133,7 +165,7 @@ def _stand_ins(call: Call) -> tuple[list[Any], dict[str, Any]]:
 
     def leaf(given: Any) -> Any:
         if isinstance(given, TensorSpec):
-            return given.stand_in(size)
+            return given.stand_in(sizes)
         return _NUMBERS.get(given, given) if isinstance(given, type) else given
 
     args = [value(names[min(i, len(names) - 1)], given) for i, given in enumerate(call.args)]
