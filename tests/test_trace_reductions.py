@@ -146,6 +146,10 @@ def test_rank_zero() -> None:
     check(lambda x: (x.mean(), x.var(), x.std(), x.argmin(), np.count_nonzero(x), np.ptp(x)), x)
     check(lambda x: (x.sum(keepdims=True), x.argmax(keepdims=True), x.sum(initial=1)), x)
     check(lambda k, x: (np.sum(k), np.mean(k), np.max([1, 2] + x * 0)), 3, x)
+    check(lambda x: (np.nanmean(x, 0), np.nanmean(x)), x)
+    check(lambda x: np.nanmean(x, dtype=np.int64), np.array(3))
+    with pytest.raises(np.exceptions.AxisError, match="test_trace_reductions"):
+        run(lambda x: np.nanmean(x, 0), np.array(3))  # which NumPy takes for floats alone
     for fn in (lambda x: x.mean(axis=0), lambda x: x.sum(1), lambda x: x.argmax(1)):
         with pytest.raises(np.exceptions.AxisError):
             fn(x)
@@ -252,13 +256,35 @@ def test_masks_and_initial_values_that_numpy_refuses() -> None:
             run(lambda x: np.var(x.sum(0, keepdims=True), 0, ddof=ddof), A)  # noqa: B023
     with refuses(errors.HostRangeError, "300"):
         run(lambda x: x.max(initial=300), KINDS["uint8"])
-    with refuses(errors.HostRangeError, "nan"):
-        run(lambda x: x.max(initial=math.nan), KINDS["uint8"])
+    for initial, error, builtin in (
+        (np.int64(300), errors.HostRangeError, OverflowError),
+        (np.float64(300.5), errors.HostRangeError, OverflowError),
+        (np.float32(np.inf), errors.HostRangeError, OverflowError),
+        (np.float64(np.nan), errors.ReductionError, ValueError),
+        (math.nan, errors.ReductionError, ValueError),
+        (math.inf, errors.HostRangeError, OverflowError),
+    ):
+        for fn in (np.max, np.maximum.reduce, np.nansum, np.sum, np.prod):
+            if fn in (np.nansum, np.sum, np.prod) and np.isfinite(initial):
+                continue  # they add up in 64 bits
+            with pytest.raises(builtin):
+                fn(KINDS["int8"], initial=initial)
+            with refuses(error, str(int(initial) if np.isfinite(initial) else initial)):
+                run(lambda x: fn(x, initial=initial), KINDS["int8"])  # noqa: B023
     with pytest.raises(OverflowError):
         run(lambda x: x.sum(initial=math.inf), KINDS["uint8"])
 
 
 def test_keywords_that_numpy_refuses() -> None:
+    for fn, kind in (
+        (lambda x: np.nanmean(x, dtype=np.int64), "float32"),
+        (lambda x: np.std(x, 0, dtype=np.int32), "int8"),
+        (lambda x: x.std(keepdims=True, dtype=np.int64), "float32"),
+    ):
+        with pytest.raises(TypeError):
+            fn(KINDS[kind])
+        with refuses(errors.TraceError, "leave dtype= out"):
+            run(fn, KINDS[kind])
     with refuses(errors.ReductionError, "ddof and correction"):
         run(lambda x: np.var(x, ddof=1, correction=1), A)
     for fn, words in (

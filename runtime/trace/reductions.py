@@ -123,6 +123,8 @@ def _initial(session: Session, row: ReduceRow, into: DT, initial: Any) -> Node |
             f"{row.name}: initial=None, to refuse an empty {row.name}, is not supported",
             fix="leave initial= out",
         )
+    if into.kind == "i" and is_a(initial, np.generic) and initial.dtype.kind in "iuf":
+        initial = initial.item()  # NumPy checks the range of these as of Python's numbers
     value = operand(session, initial)
     if isinstance(value, Node) and value.rank:
         raise failure(
@@ -131,7 +133,8 @@ def _initial(session: Session, row: ReduceRow, into: DT, initial: Any) -> Node |
             fix="combine the array with the result, for example np.maximum(x.max(axis), initial)",
         )
     if isinstance(value, float) and into.kind in "iu" and not math.isfinite(value):
-        raise failure(HostRangeError, f"initial={value} cannot be converted to {into.name}")
+        error = ReductionError if math.isnan(value) else HostRangeError  # NumPy tells them apart
+        raise failure(error, f"{row.name}: initial={value} cannot be converted to {into.name}")
     return cast(session, value, into)
 
 
@@ -313,6 +316,12 @@ def _std(
     """np.std: the root of the variance."""
     refuse_out("std", out)
     variance = _var(a, axis, dtype, None, ddof, keepdims, where=where, mean=mean)
+    if variance.ndim and variance.dtype.kind != "f":  # NumPy writes the root into the variance
+        raise failure(
+            TraceError,
+            f"std: the root of a variance in {variance.dtype.name} is no {variance.dtype.name}",
+            fix="leave dtype= out, or write np.sqrt(x.var(..., dtype=...))",
+        )
     root = call_row("sqrt", variance)
     return Tracer(a.session, cast(a.session, root.node, variance.dtype))
 
@@ -373,6 +382,14 @@ def _nanmean(
     where: Any = True,
 ) -> Any:  # fmt: skip
     """np.nanmean: the mean of what is not NaN."""
+    if a.dtype.kind != "f":
+        return _mean(a, axis, dtype, out, keepdims, where=where)
+    if dtype is not None and as_dtype(dtype).kind != "f":
+        raise failure(
+            TraceError,
+            f"nanmean: the mean of {a.dtype.name} cannot be computed in {as_dtype(dtype).name}",
+            fix="leave dtype= out, and convert the result",
+        )
     known = ~call_row("isnan", a)
     if not _is_all(where):
         known = known & Tracer(a.session, _mask(a.session, a.node, where))
