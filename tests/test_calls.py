@@ -279,6 +279,12 @@ def test_a_recursion_without_end_is_refused() -> None:
         with pytest.raises(errors.TraceError):
             direct(X)
 
+    def plain(x: Any) -> Any:  # which enters itself, not the compiled function
+        return plain(x) + 1
+
+    with pytest.raises(errors.TraceError, match=r"plain recurses.*test_calls.py:\d+\)\n.*loop"):
+        ok.compile(plain)(X)
+
 
 def test_a_recursion_over_a_static_number_is_unrolled() -> None:
     @ok.compile(static="n")

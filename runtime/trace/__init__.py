@@ -12,7 +12,7 @@ from opkiln.ops import primitives as p
 from opkiln.ops.record import record
 from opkiln.runtime.errors import TraceError
 from opkiln.runtime.graph import Graph, Node, make
-from opkiln.runtime.trace import functions, views
+from opkiln.runtime.trace import functions, nesting, views
 from opkiln.runtime.trace.host import HostTracer
 from opkiln.runtime.trace.nesting import Nested
 from opkiln.runtime.trace.session import (
@@ -165,6 +165,11 @@ def trace(
         pins = tuple((*at, value) for at, (value, _) in pinned)
         places = tuple(place_text(place) for _, (_, place) in pinned)
         return Traced(graph, out_tree, tuple(session.captures), pins, places)
+    except RecursionError:  # of plain functions; those that are compiled are counted
+        raise TraceError(
+            f"{name} recurses deeper than Python allows while it is traced ({_first_line(fn)})",
+            fix=nesting.FIX,
+        ) from None
     finally:
         session.close()
 

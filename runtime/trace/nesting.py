@@ -8,6 +8,10 @@ from opkiln.runtime.errors import TraceError
 from opkiln.runtime.trace.session import failure
 
 MOST = 50  # a recursion over a static number may be this deep; Python's own limit is 1000 frames
+FIX = (
+    "write a loop over a static number; what depends on the data ends only at run time, so keep "
+    "that loop outside and compile one step of it"
+)
 
 
 class _Depths(threading.local):
@@ -37,8 +41,7 @@ class Nested:
             raise failure(
                 TraceError,
                 f"{self._name} calls itself {MOST} deep while it is traced",
-                fix="write a loop over a static number; what depends on the data ends only at run "
-                "time, so keep that loop outside and compile one step of it",
+                fix=FIX,
             )
         _depths.of[self._key] = depth + 1
 
