@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from opkiln.runtime.errors import ArgumentError, ShapeError, UnsupportedDType
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MOST_AXES = 16
+MOST = 2**63 - 1  # bytes
 
 
 @record
@@ -49,7 +51,7 @@ class TensorSpec:
             shape=_shape(sizes),
             dtype=_dtype(dtype),
             order=order,
-            strides=None if strides is None else tuple(strides),
+            strides=None if strides is None else _strides(strides),
         )
         if order not in ("C", "F"):
             raise ArgumentError(
@@ -58,17 +60,22 @@ class TensorSpec:
             )
         if self.strides is not None:
             self._check_strides(self.strides)
+        if math.prod(max(n, 1) for n in self.shape if n is not None) * self.dtype.itemsize > MOST:
+            raise ShapeError(
+                f"TensorSpec: the shape {self.shape} is larger than any memory",
+                fix="write None where any size will do",
+            )
 
-    def _check_strides(self, strides: tuple[Any, ...]) -> None:
+    def _check_strides(self, strides: tuple[int, ...]) -> None:
         item = self.dtype.itemsize
         if len(strides) != len(self.shape):
             raise ShapeError(
                 f"TensorSpec: expected {len(self.shape)} strides, got {len(strides)}",
                 fix="give one stride in bytes per axis",
             )
-        if any(not _is_int(s) or s % item for s in strides):
+        if any(s % item or abs(s) > MOST for s in strides):
             raise ShapeError(
-                f"TensorSpec: expected strides that are multiples of {item}, got {strides}",
+                f"TensorSpec: expected 64-bit strides that are multiples of {item}, got {strides}",
                 fix="a call copies such an array into a dense one: leave strides out",
             )
 
@@ -123,12 +130,22 @@ def _rebuild(shape: Any, dtype: Any, order: Any, strides: Any) -> TensorSpec:
     return TensorSpec(shape, dtype, order, strides=strides)
 
 
+def _strides(strides: Any) -> tuple[int, ...]:
+    found = tuple(strides) if np.iterable(strides) else (strides,)
+    if not all(map(_is_int, found)):
+        raise ShapeError(
+            f"TensorSpec: expected strides in bytes, got {strides!r}",
+            fix="give one stride in bytes per axis",
+        )
+    return tuple(map(int, found))
+
+
 def _is_int(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _shape(sizes: Any) -> tuple[int | None, ...]:
-    if isinstance(sizes, (str, bytes)) or not hasattr(sizes, "__iter__"):
+    if isinstance(sizes, (str, bytes, set, frozenset, dict)) or not np.iterable(sizes):
         raise ShapeError(
             f"TensorSpec: expected a shape, got {sizes!r}",
             fix="write a tuple of sizes, with None where any size will do",

@@ -46,6 +46,7 @@ def test_a_spec_is_a_value() -> None:
         assert pickle.loads(pickle.dumps(each)) == each == copy.deepcopy(each)
         assert eval(repr(each), {"TensorSpec": TensorSpec}) == each
     assert (TensorSpec(None, "f4").shape, TensorSpec(64, "f4").shape) == ((None,), (64,))
+    assert repr(TensorSpec(3, "f4", strides=(np.int64(8),))).endswith("strides=(8,))")
     assert TensorSpec(3, ">f8") == TensorSpec(3, "f8")  # a call copies it into native order
     with pytest.raises(AttributeError, match="immutable"):
         spec.order = "F"
@@ -82,6 +83,14 @@ def test_the_spec_of_an_array() -> None:
         (lambda: TensorSpec(3, "f4", "K"), errors.ArgumentError, "'K'"),
         (lambda: TensorSpec((3, 3), "f4", strides=(4,)), errors.ShapeError, "expected 2 strides"),
         (lambda: TensorSpec(3, "f4", strides=(6,)), errors.ShapeError, "multiples of 4"),
+        (lambda: TensorSpec(3, "f4", strides=(2**70,)), errors.ShapeError, "multiples of 4"),
+        (lambda: TensorSpec(3, "f4", strides=(4.0,)), errors.ShapeError, "strides in bytes"),
+        (lambda: TensorSpec((3, 3), "f4", strides=4), errors.ShapeError, "expected 2 strides"),
+        (lambda: TensorSpec(np.array(3), "f4"), errors.ShapeError, "expected a shape"),
+        (lambda: TensorSpec({2, 3}, "f4"), errors.ShapeError, "expected a shape"),  # no order
+        (lambda: TensorSpec((2**61, None), "f4"), errors.ShapeError, "larger than any memory"),
+        (lambda: TensorSpec((0, 2**61), "f4"), errors.ShapeError, "larger than any memory"),
+        (lambda: TensorSpec(2**100, "f4"), errors.ShapeError, "larger than any memory"),
     ],
 )
 def test_specs_that_no_argument_can_have(make: Any, error: Any, words: str) -> None:
