@@ -60,8 +60,8 @@ def _importer(library: str) -> Callable[[Any], Any]:
 
 
 def offers_memory(o: Any) -> bool:
-    """Whether the object is meant to be read as an array; bytes are a value, not an array."""
-    if isinstance(o, bytes):
+    """Whether the object is meant to be read as an array; bytes are a value, a class is none."""
+    if isinstance(o, (bytes, type)):
         return False
     names = ("__dlpack__", "__array_interface__", "__array_struct__", "__array__")
     if any(hasattr(o, name) for name in names):

@@ -198,7 +198,11 @@ def test_refused_types(compiled: Factory) -> None:
         (np.ma.masked_array(x), TypeError, "MaskedArray"),
         (x.view(np.recarray), TypeError, "plain ndarray"),
         (x.astype(object), errors.UnsupportedDType, "object"),
-        (x.astype(np.float16), errors.UnsupportedDType, "float16(.|\n)*np.float32"),
+        (
+            x.astype(np.float16),
+            errors.UnsupportedDType,
+            "expected a supported dtype, got float16(.|\n)*np.float32",
+        ),
         (x.astype(complex), errors.UnsupportedDType, "complex128(.|\n)*x.real and x.imag"),
         (x.astype("c8"), errors.UnsupportedDType, "complex64(.|\n)*x.real and x.imag"),
         (np.complex64(1), errors.UnsupportedDType, "complex64(.|\n)*x.real and x.imag"),

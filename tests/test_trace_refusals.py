@@ -162,6 +162,15 @@ def test_long_chains_of_views_follow_updates() -> None:
     check(f, A)
 
 
+def test_a_class_is_no_array() -> None:
+    """Not even one whose instances offer memory, so that it has the attributes for that."""
+    for kind in (np.float32, np.ndarray, memoryview, int):
+        with pytest.raises(TypeError):
+            A * kind
+        with refused(TraceError, "cannot compute with a type", kind.__name__):
+            run(lambda x: x * kind, A)  # noqa: B023
+
+
 def test_unknown_functions_name_what_to_write() -> None:
     with refused(NotYet, "(x * w).sum(axis) / w.sum(axis)"):
         run(lambda x: np.average(x), A)

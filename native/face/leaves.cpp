@@ -50,7 +50,7 @@ Bound refuse_dtype(Compiled* self, CallArgs& call, PyArray_Descr* descr) {
   if (PyTypeNum_ISCOMPLEX(type)) fix = "pass x.real and x.imag as two arguments";
   if (type == NPY_HALF) fix = "convert it first: x.astype(np.float32)";
   if (type == NPY_LONGDOUBLE) fix = "convert it first: x.astype(np.float64)";
-  return refuse(self, call, Err::dtype, fix, "expected a numeric array, got dtype ",
+  return refuse(self, call, Err::dtype, fix, "expected a supported dtype, got ",
                 reinterpret_cast<PyObject*>(descr));
 }
 
