@@ -115,6 +115,8 @@ def _constant(op: p.Constant, src: Sources) -> Inferred:
 def _from_host(op: p.FromHost, src: Sources) -> Inferred:
     if not src[0].is_host:
         raise TypeError(f"FromHost: expected a host scalar, got {src[0]!r}")
+    if src[0].dtype is float and op.dtype.kind != "f":
+        raise TypeError(f"FromHost: a float becomes {op.dtype.name} by way of a Cast")
     return op.dtype, ()
 
 

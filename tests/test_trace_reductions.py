@@ -11,7 +11,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from tests.tracing import A, check, run
+from tests.tracing import A, check, run, same
 
 import opkiln as ok
 from opkiln.ops.table import REDUCTIONS
@@ -164,6 +164,13 @@ def test_run_time_scalars() -> None:
     check(lambda x, k: (x.sum(where=k), x.sum(0, where=x > k)), A, 1)
     check(lambda x, m: (x.sum(0, where=m), x.mean(1, where=m), x.max(initial=0, where=m)), A, MASK)
     check(lambda x, m: x.sum(where=m), A, MASK[1])
+
+    def cut(x: Any, k: Any) -> Any:
+        return np.full_like(x, k), x.sum(initial=k), x.max(0, initial=k / 2)
+
+    for k in (1.75, -2.5):  # float numbers that become integers
+        check(cut, KINDS["int64"], k)
+        same(ok.compile(cut)(KINDS["int64"], k), cut(KINDS["int64"], k))
     with pytest.raises(OverflowError, match="300"):
         run(lambda x, k: x.max(initial=k), KINDS["uint8"], 300)
 

@@ -219,9 +219,10 @@ def cast(session: Session, value: Operand, dtype: DT, mode: str = "check") -> No
     if have is dtype:
         return value
     if have is int or have is float:
-        if dtype == BOOL:  # by truth value, so nothing may be cut off first
+        if dtype == BOOL or (have is float and dtype.kind in "iu"):
+            # By truth value, so nothing may be cut off first; or cut off by an ordinary cast.
             wide = FLOAT64 if have is float else UINT64 if is_big(value) else INT64
-            return session.make(cast_op(BOOL), session.make(_from_host_op(wide, "check"), value))
+            return session.make(cast_op(dtype), session.make(_from_host_op(wide, "check"), value))
         return session.make(_from_host_op(dtype, mode), value)
     if have == dtype:
         return value
