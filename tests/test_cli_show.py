@@ -17,6 +17,7 @@ from opkiln.runtime.errors import UsageError
 
 MODEL = '''
 """A file as users have them."""
+import functools
 import numpy as np
 import opkiln as ok
 
@@ -63,6 +64,7 @@ class Needy:
 
 needy = Needy(3.0)
 konstant = 3
+half = functools.partial(two, k=0.5)
 
 if __name__ == "__main__":
     raise SystemExit("the file must not run as a program")
@@ -98,9 +100,9 @@ def test_all_stages(capsys: pytest.CaptureFixture[str]) -> None:
         "Python", "Traced", "Rewritten", "Fused", "C++",
     ]  # fmt: skip
     python, traced, _, fused, cpp = (out.split(h)[1] for h in headings)
-    assert "model.py:8\n@ok.compile\ndef gelu(x, k):" in python
+    assert "model.py:9\n@ok.compile\ndef gelu(x, k):" in python
     assert "n = x.shape[0] = 64\nm = x.shape[1] = 1024\n" in traced
-    assert "%0 = x " in traced and ": float32[n, m]  # model.py:10" in traced
+    assert "%0 = x " in traced and ": float32[n, m]  # model.py:11" in traced
     assert "convert k (check)" in traced
     assert "buffer 0: arg float32[n, m] = x" in fused and "tanh v" in fused
     assert 'extern "C"' in cpp and "ok_tanh(" in cpp and "struct ok_vec" not in cpp
@@ -132,11 +134,14 @@ def test_one_stage_is_that_alone(capsys: pytest.CaptureFixture[str], tmp_path: P
         ("model.py:Net.apart", "negative"),
         ("model.py:needy.call", "multiply"),
         ("model:gelu", "tanh"),
+        ("model.py:half", "subtract"),
     ],
 )
 @pytest.mark.usefixtures("model")
 def test_targets(target: str, node: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shapes = ["float32[5]", "1.0"] if target.endswith("gelu") else ["float32[5]"]
+    shapes = {"gelu": ["float32[5]", "1.0"], "half": ["(float32[5], float32[5])"]}.get(
+        target.rpartition(":")[2], ["float32[5]"]
+    )
     status, out, err = show(capsys, target, "--dot", "--shapes", *shapes)
     assert status == 0, err
     assert f'[label="{node}\\n' in out
@@ -159,6 +164,10 @@ WRONG = {
     "model.py": (2, "names no function", "name one of model.py:gelu, model.py:norm"),
     "model.py:gelo": (2, "model.py has no 'gelo'", "did you mean gelu?"),
     "model.py:Net.fest": (2, "model.py:Net has no 'fest'", "did you mean fast?"),
+    "model.py:nope.x.nope": (2, "model.py has no 'nope'", "name one of model.py:gelu"),
+    "model.py:gelu.": (2, "model.py:gelu has no ''", ""),
+    ".:gelu": (2, "'.' is neither", ""),
+    "./:gelu": (2, "'.' is not a regular file", ""),
     "modle.py:gelu": (2, "'modle.py': no such file", "did you mean model.py?"),
     "nowhere.at_all:f": (2, "no module and no file 'nowhere.at_all'", "write FILE.py:FUNC"),
     "model.py:konstant": (2, "is int, not a function", "name a function"),
@@ -228,7 +237,7 @@ def test_shapes() -> None:
     assert call.kwargs["axis"] == (0, 1)
     assert call.kwargs["k"]["w"].shape == () and call.kwargs["k"]["w"].dtype == np.int8
     assert call.words[0] == "float32[64,1024]" and call.words[-1] == "k={'w': int8[()]}"
-    assert parse("[None, True, inf]").args == ([None, True, float("inf")],)
+    assert parse("[None, True, inf, -inf]").args == ([None, True, float("inf"), -float("inf")],)
     assert parse("  ").args == ()
 
 
@@ -253,6 +262,9 @@ def test_shapes() -> None:
         ("*3", "'*3'", "in quotes"),
         ("**{}", "'**{}'", "in quotes"),
         ("__import__('os').getcwd()", "is not a dtype", "in quotes"),
+        ("float32[3][::0]", "slice step cannot be zero", "in quotes"),
+        ("{[1]: 2}", "unhashable", "in quotes"),
+        ("float32[3]" + ".T" * 3000, "not a Python value", "in quotes"),
     ],
 )
 def test_wrong_shapes(text: str, word: str, fix: str) -> None:
@@ -290,3 +302,23 @@ def test_str_of_a_lowering_tells_all_stages() -> None:
         assert part in text
     assert low.source.endswith(low.own_source)
     assert low.kernels == tuple(launch.kernel for launch in low.lowered.launches)
+
+
+@pytest.mark.usefixtures("model")
+def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = [str(tmp_path / "model.py:two"), "--shapes", "(float32[3], float32[3])"]
+    script = 'rmdir "$PWD" && exec "$0" -m opkiln show "$@"'
+    for cache, status, said in (("cache", 1, "is below no directory"), (str(tmp_path), 0, "")):
+        done = subprocess.run(
+            ["sh", "-c", script, sys.executable, *words, *(["--asm"] if status else [])],
+            cwd=gone,
+            env={**os.environ, "OPKILN_CACHE_DIR": cache},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert said in done.stderr and "Errno" not in done.stderr, done.stderr
+        gone.mkdir()

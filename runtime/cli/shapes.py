@@ -40,18 +40,28 @@ def parse(text: str) -> Arguments:
     for word in words:
         try:
             call = ast.parse(f"f({word})", mode="eval").body
-        except (SyntaxError, ValueError):
+        except (
+            SyntaxError,
+            ValueError,
+            RecursionError,
+            MemoryError,
+        ):  # the last two: nested too deep
             _refuse(word, "is not a dtype with a shape, and not a Python value")
         if not isinstance(call, ast.Call) or len(call.args) + len(call.keywords) != 1:
             _refuse(word, "is not one argument")
-        for node in call.args:
-            if kwargs:
-                _refuse(word, "follows a keyword argument")
-            args.append(_value(node))
-        for keyword in call.keywords:
-            if keyword.arg is None or keyword.arg in kwargs:
-                _refuse(word, "is not a keyword argument that is given once")
-            kwargs[keyword.arg] = _value(keyword.value)
+        try:
+            for node in call.args:
+                if kwargs:
+                    _refuse(word, "follows a keyword argument")
+                args.append(_value(node))
+            for keyword in call.keywords:
+                if keyword.arg is None or keyword.arg in kwargs:
+                    _refuse(word, "is not a keyword argument that is given once")
+                kwargs[keyword.arg] = _value(keyword.value)
+        except UsageError:
+            raise
+        except (TypeError, ValueError, IndexError, RecursionError) as error:
+            _refuse(word, f"is no Python value ({error})")  # a step of 0, a list as key of a dict
     return Arguments(tuple(args), kwargs, words)
 
 
@@ -89,6 +99,8 @@ def _value(node: ast.expr) -> Any:
             return {_value(key): _value(value) for key, value in pairs if key is not None}
         case ast.Name(id="inf" | "nan" as word):
             return float(word)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Name(id="inf" | "nan" as word)):
+            return -float(word)
         case ast.Subscript(value=ast.Name(id=name), slice=extents):
             return _array(node, name, extents)
         case ast.Subscript() | ast.Attribute(attr="T"):

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(
             f"--shapes: {error}", fix=f"describe the arguments of {_signature(function)}"
         ) from None
-    title = f"{function.__name__}({', '.join(call.words)})"
+    title = f"{_name(function)}({', '.join(call.words)})"
     console = Console(plain=arguments.plain)
     if arguments.dot:
         console.code(lowering.to_dot(), "dot")
@@ -118,7 +118,12 @@ def _compiled(found: Any, arguments: argparse.Namespace) -> tuple[Any, tuple[Any
 def _signature(function: Any) -> str:
     import inspect
 
-    return f"{function.__name__}{inspect.signature(function)}"
+    return f"{_name(function)}{inspect.signature(function)}"
+
+
+def _name(function: Any) -> str:
+    """Callable objects, of functools.partial for one, have no name of their own."""
+    return str(getattr(function, "__name__", type(function.__wrapped__).__name__))
 
 
 def _stages(lowering: Lowering, function: Any, title: str, console: Console) -> None:
@@ -128,8 +133,13 @@ def _stages(lowering: Lowering, function: Any, title: str, console: Console) -> 
 
     names = lowering.names
 
+    try:
+        here = f"{Path.cwd()}/"
+    except FileNotFoundError:  # the working directory has been removed
+        here = ""
+
     def near(text: str) -> str:
-        return text.replace(f"{Path.cwd()}/", "")
+        return text.replace(here, "") if here else text
 
     console.line(title, "title")
     console.title("1. Python")

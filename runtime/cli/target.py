@@ -39,13 +39,13 @@ def find(target: str) -> Any:
     if not path:
         raise UsageError(f"{target!r} names no function", fix=_choice(module, where))
     found: Any = module
-    for name in path.split("."):
+    names = path.split(".")
+    for depth, name in enumerate(names):
         owner = found
         try:
             found = getattr(owner, name)
         except AttributeError:
-            inside = path[: path.rindex(name)].rstrip(".")
-            what = f"{where}:{inside}" if inside else where
+            what = f"{where}:{'.'.join(names[:depth])}" if depth else where
             raise UsageError(f"{what} has no {name!r}", fix=_choice(owner, what, name)) from None
         if inspect.isclass(owner) and _needs_instance(owner, name):
             made = owner
@@ -88,6 +88,8 @@ def _is_file(where: str) -> bool:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
+        if path.exists():
+            raise UsageError(f"{str(path)!r} is not a regular file", fix=FIX)
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=1)
         hint = f"did you mean {path.with_name(near[0])}?" if near else FIX
         raise UsageError(f"{str(path)!r}: no such file", fix=hint)
@@ -103,7 +105,8 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _from_name(name: str) -> ModuleType:
-    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+    with contextlib.suppress(FileNotFoundError):  # the working directory has been removed
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -67,7 +67,12 @@ def default_root() -> str:
 def wanted() -> str:
     """The directory that the settings name, usable or not."""
     setting = config.cache_dir
-    return os.path.abspath(setting) if setting is not None else default_root()
+    if setting is None:
+        return default_root()
+    try:
+        return os.path.abspath(setting)
+    except FileNotFoundError:  # it is relative, and the working directory has been removed
+        return setting
 
 
 def root() -> str:
@@ -124,7 +129,7 @@ def lower_problem(path: str) -> str:
 
 def _checked_root(path: str) -> str:
     if not os.path.isabs(path):
-        raise CacheError(f"cache directory {path!r}: there is no home directory", fix=FIX)
+        raise CacheError(f"cache directory {path!r} is below no directory that exists", fix=FIX)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with contextlib.suppress(FileExistsError):
