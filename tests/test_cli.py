@@ -120,6 +120,20 @@ Console().table(names, [["a long formula in words", *(f"{i}.25 us" for i in rang
     assert not [word for word in words if word not in text]
 
 
+@pytest.mark.parametrize("columns", ["0", "1", "20", "30"])
+def test_narrow_terminal_cuts_no_item(columns: str) -> None:
+    code = """
+from opkiln.runtime.cli.console import Console
+console = Console()
+console.title("versions")
+console.item("ok", "good", "OPKILN_CACHE_DIR", "a long text of many words")
+"""
+    text = re.sub(r"\x1b\[\d*m", "", on_a_terminal(code, COLUMNS=columns)).split()
+    assert "".join(text).count("OPKILN_CACHE_DIR") == 1
+    words = ["versions", "ok", "a", "long", "text", "of", "many", "words"]
+    assert not [word for word in words if word not in text]
+
+
 def test_table_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     Console().table(["name", "time"], [["short", "1 s"], ["a longer one", Cell("100 s", "bad")]])
     assert capsys.readouterr().out.splitlines() == [

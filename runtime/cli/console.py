@@ -25,7 +25,7 @@ STYLES = {
     "warn": "yellow",
     "dim": "dim",
 }
-FOLDED = 16  # columns that the first column of a table needs to be read
+FOLDED = 16  # columns that a column which is folded needs to be read
 
 
 class Cell(NamedTuple):
@@ -48,7 +48,8 @@ def _rich(stream: TextIO, plain: bool) -> RichConsole | None:
         from rich.console import Console as RichConsole
     except ImportError:
         return None
-    return RichConsole(file=stream, highlight=False, markup=False, emoji=False)
+    console = RichConsole(file=stream, highlight=False, markup=False, emoji=False)
+    return console if console.width > 0 else None  # COLUMNS=0: rich would print nothing
 
 
 class Console:
@@ -72,9 +73,10 @@ class Console:
 
     def item(self, mark: str, style: str, name: str, text: str) -> None:
         """A line of a list: a mark, a name and a text that wraps under itself on a terminal."""
-        if self.rich is None:
+        # A screen that is too narrow gets the plain line, which it folds itself: nothing is cut.
+        if self.rich is None or len(name) + 8 + FOLDED > self.rich.width:
             indent = "\n" + " " * (len(name) + 8)
-            print(f"  {mark:<2}  {name}  {indent.join(text.splitlines())}".rstrip())
+            self.line(f"  {mark:<2}  {name}  {indent.join(text.splitlines())}".rstrip())
             return
         from rich.table import Table
         from rich.text import Text
