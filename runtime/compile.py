@@ -358,7 +358,7 @@ class Function(Generic[P, R]):
         counts = counters(self.native)
         return Info(**{name: counts[name] for name in Info.__match_args__})
 
-    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowering:
+    def lower(self, /, *args: P.args, **kwargs: P.kwargs) -> Lowering:
         """Graph, kernels and source for these arguments; nothing is built and nothing runs."""
         with self._method_hint("lower"):
             tree, leaves, kinds = self.native._flatten(*args, **kwargs)
@@ -393,7 +393,7 @@ class Function(Generic[P, R]):
         counts = self.native._counters()
         return self.history.explanation(self.native._misses(), self.native._copies(), counts)
 
-    def warmup(self, *args: Any, **kwargs: Any) -> Warmed:
+    def warmup(self, /, *args: Any, **kwargs: Any) -> Warmed:
         """Build ahead what such a call needs; nothing runs, and no array is needed.
 
         Args:
@@ -407,7 +407,7 @@ class Function(Generic[P, R]):
         with self._method_hint("warmup"):
             return warm([Call(self.native, args, kwargs)])[0]
 
-    def bind(self, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+    def bind(self, /, *args: Any, **kwargs: Any) -> Callable[[], Any]:
         """A callable that repeats this call on these very arrays, with results in the same arrays.
 
         For the tightest loops: nothing is looked up or allocated. Write new data into the arrays

@@ -28,7 +28,7 @@ class Plain(Generic[P, R]):
         self.calls = 0
         functools.update_wrapper(cast("Any", self), fn)
 
-    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """Run the function as it is; results go to `out` by np.copyto."""
         self.calls += 1
         result = self.fn(*args, **kwargs)
@@ -67,11 +67,11 @@ class Plain(Generic[P, R]):
         name: str = getattr(self.fn, "__qualname__", type(self.fn).__name__)
         return Explanation(name, (), 0, (f"OPKILN_DISABLE is set: {self.calls} plain calls",))
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowering:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Lowering:
         """Nothing is lowered while opkiln is disabled."""
         raise NotYet("OPKILN_DISABLE is set, so nothing is lowered", fix="unset OPKILN_DISABLE")
 
-    def bind(self, *args: Any, out: Any = None, **kwargs: Any) -> Callable[[], Any]:
+    def bind(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Callable[[], Any]:
         """Repeats the call, with results in the arrays of the first one."""
         if out is None:
             arrays: list[Any] = []
@@ -80,7 +80,7 @@ class Plain(Generic[P, R]):
             out = tuple(v if type(v) is np.ndarray else None for v in arrays)
         return functools.partial(self, *args, out=out or None, **kwargs)
 
-    def warmup(self, *args: Any, **kwargs: Any) -> Warmed:
+    def warmup(self, /, *args: Any, **kwargs: Any) -> Warmed:
         """Nothing is built while opkiln is disabled."""
         del args, kwargs
         return Warmed(getattr(self, "__qualname__", "function"), 0, "disabled", 0.0)

@@ -216,6 +216,17 @@ def test_an_instance_may_die_in_a_cycle_with_its_class() -> None:
     assert gone() is None
 
 
+@pytest.mark.parametrize("disabled", [False, True])
+def test_parameters_may_have_the_names_of_ours(disabled: bool) -> None:
+    with ok.config.scope(disable=disabled):
+        f = ok.compile(lambda self, fn, args: self + fn * args)
+    call = {"self": np.ones(3), "fn": np.ones(3), "args": 2.0}
+    assert f(**call).tolist() == f.bind(**call)().tolist() == [3.0] * 3
+    f.warmup(**call)
+    if not disabled:
+        assert f.lower(**call).kernels
+
+
 def test_callables_that_are_no_functions() -> None:
     class Callee:
         def __init__(self, k: float) -> None:
