@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from opkiln import native
@@ -20,15 +19,18 @@ if TYPE_CHECKING:
 MODES = ("ignore", "warn", "raise")  # by the number that the native side uses
 
 _STATE: contextvars.ContextVar[int] = contextvars.ContextVar("opkiln_errstate")
+# One per block of this context, so that threads and tasks may share an errstate object.
+_TOKENS: contextvars.ContextVar[tuple[contextvars.Token[int], ...]] = contextvars.ContextVar(
+    "opkiln_errstate_tokens", default=()
+)
 
 
-@contextlib.contextmanager
-def errstate(*, integer_divide: Literal["ignore", "warn", "raise"]) -> Generator[None]:
+class errstate(contextlib.ContextDecorator):
     """Set what integer division by zero and its overflow (MIN // -1) do, until the block ends.
 
     It holds for compiled functions called in this context (thread or task) and wins over their
     `errstate=` option. np.errstate is another setting: neither changes the other. May also be used
-    as a decorator.
+    as a decorator, and again and again.
 
     Args:
         integer_divide: "ignore" gives NumPy's value and counts the call in info(); "warn" also
@@ -38,11 +40,23 @@ def errstate(*, integer_divide: Literal["ignore", "warn", "raise"]) -> Generator
     Raises:
         ArgumentError: another word.
     """
-    if integer_divide not in MODES:
-        raise ArgumentError(f"errstate(integer_divide=): expected {MODES}, got {integer_divide!r}")
-    native.use_errstate(_STATE)
-    token = _STATE.set(MODES.index(integer_divide))
-    try:
-        yield
-    finally:
-        _STATE.reset(token)
+
+    __slots__ = ("_mode",)
+
+    def __init__(self, *, integer_divide: Literal["ignore", "warn", "raise"]) -> None:
+        if integer_divide not in MODES:
+            raise ArgumentError(
+                f"errstate(integer_divide=): expected {MODES}, got {integer_divide!r}"
+            )
+        self._mode = MODES.index(integer_divide)
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+        native.use_errstate(_STATE)
+        _TOKENS.set((*_TOKENS.get(), _STATE.set(self._mode)))
+
+    def __exit__(self, *_: object) -> None:
+        """End it: what held before holds again."""
+        *others, last = _TOKENS.get()
+        _TOKENS.set(tuple(others))
+        _STATE.reset(last)

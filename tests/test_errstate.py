@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -212,9 +213,37 @@ def test_as_a_decorator_and_wrong_words() -> None:
         with pytest.raises(IntegerDivisionError):
             strict()
     wrong: Any = "log"
-    with pytest.raises(ArgumentError, match="'log'"), ok.errstate(integer_divide=wrong):
-        pass
+    with pytest.raises(ArgumentError, match="'log'"):
+        ok.errstate(integer_divide=wrong)  # at once, not when the block begins
     f(X, ZERO)
+
+
+def test_one_object_for_several_blocks(parallelize: Callable[..., list[object]]) -> None:
+    f = ok.compile(OPS["floor_divide"])
+    strict = ok.errstate(integer_divide="raise")
+    for _ in range(2):
+        with strict:
+            with ok.errstate(integer_divide="ignore"), strict, pytest.raises(IntegerDivisionError):
+                f(X, ZERO)
+            with pytest.raises(IntegerDivisionError):
+                f(X, ZERO)
+        f(X, ZERO)
+    barrier = threading.Barrier(2)
+
+    def entered(first: bool) -> None:
+        """The first leaves while the second is inside."""
+        if not first:
+            barrier.wait(60)
+        with strict:
+            for _ in range(2 if first else 1):
+                barrier.wait(60)
+            if not first:
+                barrier.wait(60)
+        if first:
+            barrier.wait(60)
+        f(X, ZERO)
+
+    parallelize(lambda i: entered(i == 0), 2)
 
 
 def test_an_error_of_integer_power_comes_first() -> None:
