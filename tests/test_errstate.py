@@ -218,6 +218,16 @@ def test_as_a_decorator_and_wrong_words() -> None:
     f(X, ZERO)
 
 
+def test_each_call_is_a_hit_or_a_miss() -> None:
+    """With out=, a call that may raise needs two executors, of which one may be there."""
+    f = ok.compile(OPS["floor_divide"], errstate="raise")
+    f(X, X)
+    f(X, X, out=np.empty_like(X))
+    assert (f.info().calls, f.info().misses, f.info().hits) == (2, 2, 0) and len(f.explain()) == 2
+    f(X, X, out=np.empty_like(X))
+    assert (f.info().calls, f.info().misses, f.info().hits) == (3, 2, 1)
+
+
 def test_one_object_for_several_blocks(parallelize: Callable[..., list[object]]) -> None:
     f = ok.compile(OPS["floor_divide"])
     strict = ok.errstate(integer_divide="raise")

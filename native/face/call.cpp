@@ -195,7 +195,9 @@ uint64_t run_kernels(Computation& c, Record* record, core::Executor& x) {
   }
 }
 
-PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs, bool direct) {
+// `missed`: an executor has been made for this call, which is a miss whatever is found now.
+PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs, bool direct,
+                  bool missed = false) {
   const uint64_t* words = call.key.data();
   const core::KeyView key{words, key_size, hash_key(words, key_size)};
   core::ThreadTable& table = core::ThreadTable::current();
@@ -217,7 +219,7 @@ PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs
   Computation c{self, call, outs, direct};
   if (OPKILN_UNLIKELY(x.is_fallback())) {
     lease.cancel();
-    ++(hit ? self->counters.hits : self->counters.misses);
+    ++(hit && !missed ? self->counters.hits : self->counters.misses);
     return interpret(c, record);
   }
   std::memcpy(x.args(), call.data.data(), call.data.size() * sizeof(char*));
@@ -227,10 +229,10 @@ PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs
   if (!bind_outs(c, record, x)) return nullptr;
   if (direct && OPKILN_UNLIKELY(!may_write_outs(self, record, x, *outs))) {
     lease.cancel();
-    return compute(self, call, call.args_size, outs, false);
+    return compute(self, call, call.args_size, outs, false, missed || !hit);
   }
   const uint64_t faults = run_kernels(c, record, x);
-  ++(hit ? self->counters.hits : self->counters.misses);
+  ++(hit && !missed ? self->counters.hits : self->counters.misses);
 
   Objects numbers;
   if (OPKILN_UNLIKELY(record->out_of_output.size() != record->n_outs)) {
