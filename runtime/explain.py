@@ -167,9 +167,13 @@ class Explanation:
 
 
 def difference(old: Parts, new: Parts) -> tuple[Change, ...]:
-    """The parts that differ. Of a subject whose `kind` differs, only that: the rest follows."""
+    """The parts that differ. Of a subject whose `kind` differs, only that: the rest follows.
+
+    That a static value is another one is only said of two that look the same, in one definition.
+    """
     names = [*old, *(name for name in new if name not in old)]
     names = [name for name in names if old.get(name) != new.get(name)]
+    names = [name for name in names if name[1] != "identity"] or names
     other_kind = {subject for subject, aspect in names if aspect == "kind"}
     return tuple(
         Change(_name(*name), old.get(name, ""), new.get(name, ""))
@@ -210,6 +214,7 @@ def argument_parts(
             parts[subject, "rank"] = str(leaf.ndim)
         elif kind == "s":
             parts[subject, "value"] = _static_text(leaf, number, by_identity=label == "self")
+            parts[subject, "identity"] = f"no. {number}"
     return parts
 
 
@@ -217,26 +222,27 @@ def _static_text(value: Any, number: int | None, *, by_identity: bool = False) -
     """A static value for people, as text, since the value itself must not be kept alive."""
     kind = type(cast("object", value))
     if kind is tuple and not by_identity:
-        return f"({', '.join(_static_text(item, number) for item in value)})"
-    if kind in _PLAIN:
-        text = repr(value)
-    elif isinstance(value, Enum):
-        return f"{kind.__name__}.{value.name}"
-    elif isinstance(value, np.dtype):
-        return str(value.name)
-    elif isinstance(value, type):
-        return value.__name__
-    else:
-        text = f"{kind.__name__} object"
-        if not by_identity:
-            with contextlib.suppress(Exception):  # the user's code, and only words are wanted
-                text = repr(value)
-        return f"{_cut(text)} (no. {number})"
-    return _cut(text)
+        return _cut(f"({', '.join(_static_text(item, number) for item in value)})")
+    if kind in _PLAIN or isinstance(value, np.dtype):
+        return _cut(repr(value))
+    if isinstance(value, Enum):
+        return _cut(f"{kind.__name__}.{value.name}")
+    if isinstance(value, type):
+        return _cut(value.__name__)
+    text = f"{kind.__name__} object"
+    if not by_identity:
+        with contextlib.suppress(Exception):  # the user's code, and only words are wanted
+            text = repr(value)
+    return f"{_cut(text)} (no. {number})"
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:50]}... ({len(text)} characters)"
+    """One line of bounded length; what is cut off is told apart by a digest."""
+    shown = text[:80] if text.isprintable() else repr(text[:80])[1:-1]
+    if len(text) <= 60 and shown.isprintable():
+        return shown
+    digest = sha256(text.encode("utf-8", "surrogatepass"))[:8]
+    return f"{shown[:50]}... ({len(text)} characters, {digest})"
 
 
 def summary(parts: Parts) -> str:
@@ -569,10 +575,10 @@ def _executor_changes(
 _EXTRA = {"u": "one more: those of this layout were in use", "b": "one of its own for bind()"}
 
 
-def _thread(ident: int) -> str:
+def _thread(native_id: int) -> str:
     threading = sys.modules.get("threading")
     if threading is not None:
         for thread in threading.enumerate():
-            if thread.ident == ident:
+            if thread.native_id == native_id:
                 return str(thread.name)
-    return str(ident)
+    return f"{native_id}, which has ended"

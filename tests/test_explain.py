@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,33 @@ def test_a_static_object_whose_repr_fails_is_named_by_its_class() -> None:
     assert change.name == "argument `how` value" and "Odd object" in change.new
 
 
+def test_static_values_of_one_look_are_told_apart() -> None:
+    f = ok.compile(lambda x, how: x + 1, static="how")
+    f(A, "a" * 100 + "b")
+    f(A, "a" * 100 + "c")
+    (change,) = f.explain()[-1].changes
+    assert change.name == "argument `how` value" and change.old[:62] == change.new[:62]
+    f(A, Enum("Mode", "fast").fast)
+    f(A, Enum("Mode", "fast").fast)  # as when a cell of a notebook runs again
+    (change,) = f.explain()[-1].changes
+    assert change.name == "argument `how` identity" and change.old != change.new
+    f(A, np.float32)
+    f(A, np.dtype("f4"))
+    assert str(f.explain()[-1].changes[0]).endswith("float32 -> dtype('float32')")
+
+
+def test_a_static_value_takes_one_short_line() -> None:
+    class Wild:
+        def __repr__(self) -> str:
+            return "one\ntwo\x00\udc80" * 99
+
+    f = ok.compile(lambda x, how: x + 1, static="how")
+    f(A, (Wild(),) * 1000)
+    f(A, Wild())
+    (change,) = f.explain()[-1].changes
+    assert str(change).isprintable() and len(str(change)) < 250
+
+
 def test_the_nearest_earlier_call_is_compared() -> None:
     f = ok.compile(lambda x, k: x + k)
     f(A, 1)
@@ -233,6 +262,11 @@ def test_other_threads_evictions_and_busy_executors(parallelize: Parallelize) ->
     f(A)
     parallelize(lambda _: f(A), 1)
     assert [c.name for c in f.explain()[-1].changes] == ["thread"]
+    for _ in range(3):  # each ends before the next starts, which then has its identifier
+        thread = threading.Thread(target=f, args=(A,))
+        thread.start()
+        thread.join()
+        assert [c.name for c in f.explain()[-1].changes] == ["thread"]
     limits = native.get_limits()
     try:
         native.set_limits(executors=1)

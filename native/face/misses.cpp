@@ -4,6 +4,15 @@ namespace opkiln::face {
 
 namespace {
 
+// Not the identifier of pthreads, which the next thread may have again.
+unsigned long this_thread() {
+#ifdef PY_HAVE_THREAD_NATIVE_ID
+  return PyThread_get_thread_native_id();
+#else
+  return PyThread_get_thread_ident();
+#endif
+}
+
 PyObject* numbers(const uint64_t* words, int n) {
   Ref tuple(PyTuple_New(n));
   for (int i = 0; tuple && i < n; i++) {
@@ -44,7 +53,7 @@ uint64_t MissLog::add(const uint64_t* key, size_t n, PyObject* labels, uint64_t 
   miss.key.assign(key, key + n);
   miss.number = ++count_;
   miss.spent = spent;
-  miss.thread = PyThread_get_thread_ident();
+  miss.thread = this_thread();
   miss.why = why;
   PyObject* old = std::exchange(miss.labels, Py_NewRef(labels));
   Py_XDECREF(old);
