@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -46,7 +47,9 @@ def test_each_numexpr_way_is_its_own() -> None:
     assert peers.error(first, np.full(4, 5.0)) == 0
 
 
-def test_wrong_or_broken_peer_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_or_broken_peer_is_not_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def wrong(formula, arrays):
         return Way("wrong", "x * 1.01", {"x": formula.function(NUMPY)(*arrays)})
 
@@ -56,7 +59,11 @@ def test_wrong_or_broken_peer_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> N
     def broken(formula, arrays):
         raise ImportError("libfoo.so is missing\nmore")
 
-    made = {"wrong": wrong, "misshapen": misshapen, "broken": broken}
+    def leaves(formula, arrays):
+        print("chatter")
+        raise SystemExit(5)
+
+    made = {"wrong": wrong, "misshapen": misshapen, "broken": broken, "leaves": leaves}
     monkeypatch.setattr(cases, "PEERS", made)
     said: list[str] = []
     outcome = measure(SMALL, tuple(made), 2, 1e-4, said.append)
@@ -65,10 +72,32 @@ def test_wrong_or_broken_peer_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> N
     assert notes["wrong"].startswith("wrong by 1.0e-02")
     assert notes["misshapen"] == "wrong by inf"
     assert notes["broken"] == "ImportError: libfoo.so is missing"
+    assert notes["leaves"] == "SystemExit: 5"
+    assert capsys.readouterr() == ("", "chatter\n")  # not into the answer, which may be JSON
     for name in made:
         assert outcome.ratio(name) is None
     for name in ("NumPy", "opkiln", "opkiln out=", "opkiln uncached"):
         assert outcome.ratio(name) is not None and notes[name] == ""
+
+
+def test_interrupt_that_a_callback_loses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Python calls from C, as the finaliser here, cannot raise."""
+
+    class Finalised:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def losing(formula, arrays):
+        Finalised()
+
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: lost.append(what.exc_type))
+    monkeypatch.setattr(cases, "PEERS", {"losing": losing})
+    monkeypatch.setattr(peers, "installed", lambda: ("losing",))
+    usual = signal.getsignal(signal.SIGINT)
+    assert main(["bench", "--quick"]) == 130
+    assert lost == [KeyboardInterrupt]
+    assert signal.getsignal(signal.SIGINT) is usual
 
 
 def test_ratios_are_of_one_round() -> None:

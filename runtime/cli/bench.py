@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     from opkiln.runtime.cli.command import writable
     from opkiln.runtime.cli.console import Console
     from opkiln.runtime.cli.peers import installed
+    from opkiln.runtime.cli.timing import interruptible
 
     if arguments.png is not None:
         from opkiln.runtime.cli.chart import require_matplotlib
@@ -67,7 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
     facts, load = machine(), os.getloadavg()[0]
     if not only_json:
         _banner(facts, load, console)
-    with console.progress(steps(CASES, peers, rounds)) as now:
+    with interruptible() as check, console.progress(steps(CASES, peers, rounds)) as tell:
+
+        def now(text: str) -> None:
+            check()
+            tell(text)
+
         outcomes = [measure(case, peers, rounds, seconds, now) for case in CASES]
     facts["load"] = [round(load, 2), round(os.getloadavg()[0], 2)]
     if not only_json:

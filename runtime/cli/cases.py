@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,11 +111,12 @@ def measure(
     for name in peers:
         now(f"{case.title}: preparing {name}")
         try:
-            way = PEERS[name](case.formula, arrays)
-            if way is not None:
-                error(way, exact)  # compiles
-                ways.append(way)
-        except Exception as problem:
+            with contextlib.redirect_stdout(sys.stderr):  # the answer is ours alone
+                way = PEERS[name](case.formula, arrays)
+                if way is not None:
+                    error(way, exact)  # compiles
+                    ways.append(way)
+        except (Exception, SystemExit) as problem:
             # A peer that does not work here is not our failure, and must not stop the others.
             results[name] = Result(name, 0.0, None, _short(problem))
     right: list[Way] = []
@@ -129,7 +132,7 @@ def measure(
     return Outcome(case, tuple(results.values()))
 
 
-def _short(problem: Exception) -> str:
+def _short(problem: BaseException) -> str:
     text = (str(problem) or type(problem).__name__).splitlines()[0]
     return f"{type(problem).__name__}: {text[:80]}"
 
@@ -147,11 +150,17 @@ def machine() -> dict[str, Any]:
 
     from opkiln.runtime.cli.peers import installed
 
+    def version(name: str) -> str:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # a source tree on the path
+            return "of unknown version"
+
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "machine": platform.machine(),
         "cpus": cpus,
         "python": platform.python_version(),
         "numpy": np.__version__,
-        **{name: importlib.metadata.version(name) for name in ("opkiln", *installed())},
+        **{name: version(name) for name in ("opkiln", *installed())},
     }

@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import timeit
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from types import FrameType
 from typing import Any
 
 ROUNDS = 9
+
+
+@contextlib.contextmanager
+def interruptible() -> Generator[Callable[[], None]]:
+    """Yields what raises KeyboardInterrupt if Ctrl-C has come; to be called between steps.
+
+    Callbacks from C code lose exceptions, and those of jax and numba run at any time.
+    """
+    came = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        signal.default_int_handler(number, frame)
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    try:
+        usual = signal.getsignal(signal.SIGINT)
+        if usual is signal.default_int_handler:  # not where someone else has decided
+            signal.signal(signal.SIGINT, note)
+    except ValueError:  # not the main thread, which alone gets signals
+        yield check
+        return
+    try:
+        yield check
+        check()
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 @dataclass(frozen=True)
