@@ -330,8 +330,9 @@ def class_changes(
         alike = [w for w in known if w.startswith("r") == wanted.startswith("r")]
         if not alike:
             if known:
-                old, new = ("columns", "rows") if wanted.startswith("r") else ("rows", "columns")
-                changes[Change(f"inner loop of reduction {index}", old, new)] = None
+                closest = ("reduced axis innermost", "kept axis innermost")
+                old, new = closest if wanted.startswith("r") else closest[::-1]
+                changes[Change(f"memory order under reduction {index}", old, new)] = None
             continue
         near = min(reversed(alike), key=lambda w: sum(map(str.__ne__, w, wanted)))
         row = wanted.startswith("r")

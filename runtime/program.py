@@ -72,6 +72,10 @@ class Program:
             missing = [r for r in requests if r not in self.built]
             if not missing:
                 return []
+            found = self._load_apart(missing)
+            missing = [r for r in missing if r not in self.built]
+            if not missing:
+                return found
             text, symbols = unit_of([(self, missing)])
             debug.log(4, "source\n%s", text)
             debug.dump("kernel.cpp", self.name, text)
@@ -79,7 +83,29 @@ class Program:
             ms = loaded.seconds * 1e3
             debug.log(2, "%s: kernels %s %s in %.1f ms", self.name, missing, loaded.hit, ms)
             self.register(missing, symbols, loaded)
-            return [loaded]
+            return [*found, loaded]
+
+    def _load_apart(self, missing: Sequence[Request]) -> list[jit.Loaded]:
+        """Load what lies on disk in units of its own, of kernels that are wanted in two classes.
+
+        Short rows bring the class of longer ones along. A warm-up, or a call with long rows, has
+        built that class alone.
+        """
+        kernels = [index for index, _ in missing]
+        first = [r for at, r in enumerate(missing) if r[0] not in kernels[:at]]
+        along = [r for r in missing if r not in first]
+        if not along:
+            return []
+        whole = self._load(missing)
+        parts = [whole] if whole else [self._load(first), self._load(along)]
+        return [one for one in parts if one]
+
+    def _load(self, part: Sequence[Request]) -> jit.Loaded | None:
+        text, symbols = unit_of([(self, part)])
+        loaded = jit.on_disk(text, symbols, name="kernel")
+        if loaded:
+            self.register(part, symbols, loaded)
+        return loaded
 
     def register(
         self, requests: Sequence[Request], symbols: Sequence[str], loaded: jit.Loaded

@@ -192,3 +192,43 @@ def test_scratch_beyond_its_limit_is_dropped_but_not_of_the_call_that_takes_it()
             assert total.info().workspace_bytes == 0 < double.info().workspace_bytes
     finally:
         native.set_limits(workspace_bytes=old)
+
+
+def rows_softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("long_first", [True, False])
+@pytest.mark.parametrize("fn", [lambda x: x.var(axis=1), rows_softmax], ids=["var", "softmax"])
+def test_one_build_serves_all_sizes(fn: Any, long_first: bool, tmp_path: Any) -> None:
+    rng = np.random.default_rng(3)
+    shapes = [(0, 1), (1, 1), (1000, 1), (1, 2), (100, 2), (0, 3), (100, 23), (100, 24), (300, 70)]
+    ok.clear_cache()
+    with ok.config.scope(cache_dir=tmp_path):
+        f = ok.compile(fn)
+        for shape in reversed(shapes) if long_first else shapes:
+            x = rng.standard_normal(shape)
+            np.testing.assert_allclose(f(x), fn(x), rtol=1e-12)
+        assert (f.info().traces, f.info().builds) == (1, 1), f.explain()
+
+
+def test_short_and_long_rows_are_found_on_disk_apart(tmp_path: Any) -> None:
+    long, short = np.ones((4, 100)), np.ones((100, 4))
+
+    def builds_and_hits(*arrays: Array) -> tuple[int, int]:
+        ok.clear_cache()
+        f = ok.compile(lambda x: (x * 0.859375).sum(axis=1))
+        for array in arrays:
+            f(array)
+        return f.info().builds, f.info().disk_hits
+
+    with ok.config.scope(cache_dir=tmp_path):
+        assert builds_and_hits(long, short) == (1, 0)
+        assert builds_and_hits(short, long) == (1, 1)  # only what is for short rows
+        with ok.config.scope(assert_cached=True):
+            assert builds_and_hits(short, long) == (0, 2)
+    with ok.config.scope(cache_dir=tmp_path / "other"):
+        assert builds_and_hits(short, long) == (1, 0)  # one unit of both
+        with ok.config.scope(assert_cached=True):
+            assert builds_and_hits(short, long) == (0, 1)

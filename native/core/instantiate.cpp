@@ -181,18 +181,31 @@ void Instantiation::lay_out_kernels() {
   }
 }
 
+/// A variant of another class that gives the same bits here, so that nothing need be built; or
+/// null.
+const Variant* Instantiation::substitute(int kernel, const NestLayout& nest) const {
+  if (!nest.long_class.empty()) return plan_.find_variant(kernel, nest.long_class);
+  if (nest.column_class[0] == 'r') return nullptr;
+  // With one column at most no column stride is ever used, with one row no row stride.
+  const Variant* variant = nest.cols <= 1 ? plan_.any_variant(kernel, false) : nullptr;
+  if (variant == nullptr && !nest.elementwise && nest.rows == 1 && nest.one_panel())
+    variant = plan_.any_variant(kernel, true);
+  return variant;
+}
+
 bool Instantiation::pick_variants(std::vector<Missing>* missing) {
   for (std::size_t k = 0; k < nests_.size(); ++k) {
     const int kernel = static_cast<int>(k);
     fns_.push_back(nullptr);
     scratch_.push_back(0);
     if (!nests_[k].launch) continue;
-    const Variant* variant = plan_.find_variant(kernel, nests_[k].column_class);
-    // With one column at most no stride is ever used: any variant gives the same, row by row.
-    if (variant == nullptr && nests_[k].cols <= 1 && nests_[k].column_class[0] != 'r')
-      variant = plan_.any_variant(kernel);
+    const NestLayout& nest = nests_[k];
+    const Variant* variant = plan_.find_variant(kernel, nest.column_class);
+    if (variant == nullptr) variant = substitute(kernel, nest);
     if (variant == nullptr) {
-      missing->push_back({kernel, nests_[k].column_class});
+      missing->push_back({kernel, nest.column_class});
+      // Sizes may change with each call, so what longer rows need is built along.
+      if (!nest.long_class.empty()) missing->push_back({kernel, nest.long_class});
       continue;
     }
     fns_.back() = variant->fn;

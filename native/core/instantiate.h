@@ -45,6 +45,7 @@ class Instantiation {
                 std::vector<NestOperand>* operands, const std::vector<std::int64_t>& extents);
   void lay_out_kernels();
   bool pick_variants(std::vector<Missing>* missing);
+  const Variant* substitute(int kernel, const NestLayout& nest) const;
   void place_workspace();
   std::size_t block_bytes() const;
   std::unique_ptr<Executor> assemble(const ArrayView* args, const ArrayView* captures,

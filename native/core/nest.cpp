@@ -10,8 +10,6 @@ namespace {
 
 // A packed tile holds as many rows as fit here, and at least one.
 constexpr std::int64_t kTileBytes = 256 * 1024;
-// The levels of blocks of a panel kernel (include/opkiln/nest.h) serve no more columns.
-constexpr std::int64_t kPanelColumns = std::int64_t{1} << 30;
 // A fold takes steps of as many columns. Rows a good deal shorter than that leave lanes idle; with
 // many of them it shows.
 constexpr std::int64_t kAccumulators = 32, kShortRow = 24, kManyRows = 64;
@@ -115,28 +113,32 @@ void take_columns(std::vector<Axis> axes, const std::vector<NestOperand>& operan
     nest->tile_rows = std::clamp<std::int64_t>(kTileBytes / row_bytes, 1, nest->rows);
 }
 
+enum class Across { kNo, kClose, kShort };
+
 /// Whether the kernel's vectors go across rows: where rows lie closer together than columns
 /// (reductions of leading axes), and where rows are too short to fill vectors.
-bool across_rows(const NestLayout& nest, const std::vector<NestOperand>& operands) {
-  if (nest.elementwise || !nest.launch || nest.rows < 2) return false;
-  if (nest.cols < 1 || nest.cols > kPanelColumns) return false;
+Across across_rows(const NestLayout& nest, const std::vector<NestOperand>& operands) {
+  if (nest.elementwise || !nest.launch || nest.rows < 2) return Across::kNo;
+  if (!nest.one_panel()) return Across::kNo;
   int closer = 0;
   for (std::size_t j = 0; j < operands.size(); ++j) {
     const std::int64_t row = magnitude(nest.row_strides[j]), col = magnitude(nest.col_strides[j]);
-    if (operands[j].write && row == 0) return false;  // scratch serves one row at a time
+    if (operands[j].write && row == 0) return Across::kNo;  // scratch serves one row at a time
     if (row != 0 && col != 0) closer += (row < col) - (col < row);
   }
-  return closer > 0 || (nest.cols < kShortRow && nest.rows >= kManyRows);
+  if (closer > 0) return Across::kClose;
+  return nest.cols < kShortRow && nest.rows >= kManyRows ? Across::kShort : Across::kNo;
 }
 
-std::string class_of(const NestLayout& nest, const std::vector<NestOperand>& operands) {
+std::string row_letters(const NestLayout& nest, const std::vector<NestOperand>& operands) {
+  std::string letters = "r";
+  for (std::size_t j = 0; j < operands.size(); ++j)
+    letters += column_letter(nest.row_strides[j], operands[j].dtype, operands[j].write);
+  return letters;
+}
+
+std::string column_letters(const NestLayout& nest, const std::vector<NestOperand>& operands) {
   std::string letters;
-  if (across_rows(nest, operands)) {
-    letters = "r";
-    for (std::size_t j = 0; j < operands.size(); ++j)
-      letters += column_letter(nest.row_strides[j], operands[j].dtype, operands[j].write);
-    return letters;
-  }
   for (std::size_t j = 0; j < operands.size(); ++j) {
     const NestOperand& op = operands[j];
     if (op.column_broadcast && !nest.elementwise)
@@ -231,7 +233,10 @@ NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t re
   nest.elements = nest.rows * nest.cols;
   for (const std::int64_t extent : nest.outer_extents) nest.elements *= extent;
   if (!nest.launch) nest.elements = 0;
-  nest.column_class = class_of(nest, operands);
+  const Across across = across_rows(nest, operands);
+  nest.column_class =
+      across == Across::kNo ? column_letters(nest, operands) : row_letters(nest, operands);
+  if (across == Across::kShort) nest.long_class = column_letters(nest, operands);
   return nest;
 }
 

@@ -42,7 +42,12 @@ struct NestLayout {
   std::vector<NestPack> packs;
   std::int64_t tile_rows = 0;  // rows per packed tile; 0 without packs
   std::string column_class;    // the class to compile when no existing variant fits
+  std::string long_class;      // that of longer rows, where these go across for being short; or ""
   std::int64_t elements = 0;
+
+  /// Whether a kernel that goes across rows may have these columns: its levels of blocks
+  /// (include/opkiln/nest.h) serve no more.
+  bool one_panel() const noexcept { return cols >= 1 && cols <= std::int64_t{1} << 30; }
 };
 
 /// Axes from outermost to innermost as NumPy's nditer orders them (K order), known operands only.

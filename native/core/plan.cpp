@@ -206,9 +206,9 @@ const Variant* Plan::find_variant(int kernel, std::string_view column_class) con
   return v;
 }
 
-const Variant* Plan::any_variant(int kernel) const noexcept {
+const Variant* Plan::any_variant(int kernel, bool across) const noexcept {
   const Variant* v = variants_[static_cast<std::size_t>(kernel)].load(std::memory_order_acquire);
-  while (v != nullptr && v->column_class[0] == 'r') v = v->next;
+  while (v != nullptr && (v->column_class[0] == 'r') != across) v = v->next;
   return v;
 }
 

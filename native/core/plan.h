@@ -101,8 +101,8 @@ class Plan : public RefCounted {
   void add_variant(int kernel, std::string_view column_class, void* address,
                    std::shared_ptr<void> keepalive = nullptr);
   const Variant* find_variant(int kernel, std::string_view column_class) const noexcept;
-  /// Any that is not for rows ('r').
-  const Variant* any_variant(int kernel) const noexcept;
+  /// Any that goes across rows ('r'), or any that does not.
+  const Variant* any_variant(int kernel, bool across) const noexcept;
   /// No compiler: executors of this plan carry layouts only; the face interprets each call.
   void set_fallback() noexcept { fallback_.store(true, std::memory_order_release); }
   bool fallback() const noexcept { return fallback_.load(std::memory_order_acquire); }

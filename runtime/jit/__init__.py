@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from opkiln.runtime.jit.store import Layer
     from opkiln.runtime.jit.toolchain import Compiler, Request
 
-__all__ = ["KERNEL_ABI", "Flags", "Loaded", "assembly", "build_or_load", "compiler", "key_parts"]
+__all__ = ["KERNEL_ABI", "Flags", "Loaded", "assembly", "build_or_load", "compiler", "key_parts", "on_disk"]
 
 # Of native/core/abi.h, which every kernel obeys. Raise it with each change there.
 KERNEL_ABI = "2"
@@ -174,6 +174,17 @@ def build_or_load(
     raise CacheError("the cache directory keeps failing", fix=store.FIX)
 
 
+def on_disk(text: str, symbols: Sequence[str], *, name: str) -> Loaded | None:
+    """The same from disk only: None where a build is needed, or the disk has a problem."""
+    start = time.perf_counter()
+    data = text.encode("utf-8", "surrogateescape")
+    try:
+        found = _look(data, tuple(symbols), name, Flags().checked(), start)
+    except (OSError, OpkilnError):
+        return None
+    return found if isinstance(found, Loaded) else None
+
+
 def _other_place(error: OSError, attempt: int) -> bool:
     """After a problem of the disk, make another try sensible; False if it is not."""
     if isinstance(error, FileNotFoundError) and attempt == 0:
@@ -206,7 +217,10 @@ def assembly(text: str, flags: Flags | None = None) -> str:
         return store.read_owned(output).decode("utf-8", "replace")
 
 
-def _find(data: bytes, symbols: tuple[str, ...], name: str, flags: Flags, start: float) -> Loaded:
+def _look(
+    data: bytes, symbols: tuple[str, ...], name: str, flags: Flags, start: float
+) -> Loaded | list[Order]:
+    """The artifact from disk, or what to build, the best place first."""
     orders: list[Order] = []
     for made_by in _compilers():
         parts = key_parts(data, symbols, flags, made_by)
@@ -217,10 +231,17 @@ def _find(data: bytes, symbols: tuple[str, ...], name: str, flags: Flags, start:
             if opened is not None:
                 return _loaded(order, opened, "disk", start)
             orders.append(order)
+    return orders
+
+
+def _find(data: bytes, symbols: tuple[str, ...], name: str, flags: Flags, start: float) -> Loaded:
+    found = _look(data, symbols, name, flags, start)
+    if isinstance(found, Loaded):
+        return found
     _import_builder()
     from opkiln.runtime.jit.flight import build_once
 
-    order = orders[0]
+    order = found[0]
     if order.entry.lower:  # the first cache cannot be used: build in the one that stands in for it
         place = store.Layer(store.root())
         entry = store.entry_for(place, order.compiler.target, name, order.parts)
