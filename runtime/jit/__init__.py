@@ -24,7 +24,16 @@ if TYPE_CHECKING:
     from opkiln.runtime.jit.store import Layer
     from opkiln.runtime.jit.toolchain import Compiler, Request
 
-__all__ = ["KERNEL_ABI", "Flags", "Loaded", "assembly", "build_or_load", "compiler", "key_parts", "on_disk"]
+__all__ = [
+    "KERNEL_ABI",
+    "Flags",
+    "Loaded",
+    "assembly",
+    "build_or_load",
+    "compiler",
+    "key_parts",
+    "on_disk",
+]
 
 # Of native/core/abi.h, which every kernel obeys. Raise it with each change there.
 KERNEL_ABI = "2"
