@@ -184,6 +184,12 @@ def test_unknown_functions_name_what_to_write() -> None:
         run(lambda x: np.nan_to_num(x), A)
     with refused(TraceError, "np.tanh"):
         run(lambda x: np.arctanh(x), A)
+    with refused(NotYet, "np.linalg.norm", "np.sqrt((x * x).sum(axis))"):
+        run(lambda x: np.linalg.norm(x), A)
+    with refused(NotYet, "np.trapezoid", "the functions that can"):  # no transpose
+        run(lambda x: np.trapezoid(x), A)
+    with refused(NotYet, "np.full_like"):
+        run(lambda x, k: np.full((2, 3), k, np.int32) + x, A, 1.5)
     with refused(TraceError, "matmul"):
         run(lambda x: x @ x, A)
     with refused(TraceError, "[:, None]"):

@@ -132,8 +132,9 @@ def _unknown(name: str) -> Exception:
     import difflib
 
     known = sorted(n for n in {*ELEMENTWISE, *(f.__name__ for f in FUNCTIONS)} if hasattr(np, n))
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    advice = WRITE_INSTEAD.get(name) or (
+    last = name.rpartition(".")[2]
+    near = difflib.get_close_matches(last, known, n=3, cutoff=0.7)
+    advice = WRITE_INSTEAD.get(last) or (
         f"close matches that can: {', '.join('np.' + n for n in near)}" if near
         else "write it with the functions that can: + - * / np.where np.exp x.sum(axis) ..."
     )  # fmt: skip
@@ -335,7 +336,8 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     """`__array_function__`."""
     rule = FUNCTIONS.get(func)
     if rule is None:
-        raise _unknown(func.__name__)
+        home = func.__module__.removeprefix("numpy").lstrip(".")  # such as linalg
+        raise _unknown(f"{home}.{func.__name__}".lstrip("."))
     if func not in _ANY_ARGUMENT and args and not isinstance(args[0], ArrayValue):
         args = (views.as_array(session_of(_traced(args, kwargs)), args[0]), *args[1:])
     return _call_rule(f"np.{func.__name__}", rule, *args, **kwargs)
