@@ -166,3 +166,11 @@ def run_in_threads(func: Callable[[int], object], n: int, timeout: float = 120) 
     if errors:
         raise errors[0]
     return results
+
+
+@pytest.fixture(scope="session")
+def cxx(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A compiler that takes 5 ms, for tests of all but the compiler: see jit_child."""
+    from tests import jit_child
+
+    return jit_child.fast_compiler(tmp_path_factory.mktemp("fast") / "cxx")

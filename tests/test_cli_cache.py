@@ -1,6 +1,5 @@
 """`opkiln cache`: what is shown and removed; places that are absent, closed or read-only."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import jit_child as child
 
 import opkiln as ok
 from opkiln.runtime import jit
@@ -19,20 +19,7 @@ from opkiln.runtime.cli import main
 from opkiln.runtime.config import config
 from opkiln.runtime.jit import evict, inventory, store
 
-_spec = importlib.util.spec_from_file_location(
-    "jit_child", Path(__file__).with_name("test_jit_child.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-child = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(child)
-
 Cache = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def cxx(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return child.fast_compiler(tmp_path_factory.mktemp("fast") / "cxx")
 
 
 @pytest.fixture

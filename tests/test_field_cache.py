@@ -1,20 +1,12 @@
 """What users met: scrubbed environments, read-only packages, several versions of Python."""
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-_spec = importlib.util.spec_from_file_location(
-    "jit_child", Path(__file__).with_name("test_jit_child.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-child = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(child)
+from tests import jit_child as child
 
 WRITES = """
 import os, sys

@@ -1,6 +1,5 @@
 """Builds under kill, timeout, interruption and competition: one build, nothing half-written."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -11,19 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests import jit_child as child
 
 from opkiln.runtime import errors, jit
 from opkiln.runtime.config import config
 from opkiln.runtime.jit import build, flight, lock, spawn, store
-
-_spec = importlib.util.spec_from_file_location(
-    "jit_child", Path(__file__).with_name("test_jit_child.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-child = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(child)
-child.install_library()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Every part of a cache damaged in every way: right results, one warning, one build, no trace."""
 
-import importlib.util
 import os
 import pickle
 import shutil
@@ -9,19 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests import jit_child as child
 
 from opkiln.runtime import jit
 from opkiln.runtime.config import config
 from opkiln.runtime.jit import evict, store
-
-_spec = importlib.util.spec_from_file_location(
-    "jit_child", Path(__file__).with_name("test_jit_child.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-child = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(child)
-child.install_library()
 
 
 def truncate(path: Path) -> None:
@@ -132,11 +123,6 @@ CASES: list[Case] = [
     *(("", damage) for damage in ENTRY_DAMAGES),
     *((".lock", damage) for damage in LOCK_DAMAGES),
 ]
-
-
-@pytest.fixture(scope="module")
-def cxx(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return child.fast_compiler(tmp_path_factory.mktemp("fast") / "cxx")
 
 
 def ask(number: int) -> tuple[jit.Loaded, list[str]]:

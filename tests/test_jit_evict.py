@@ -1,6 +1,5 @@
 """The size limit and the sweep: by last use, across processes, never what is in use."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -9,25 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import jit_child as child
 
 from opkiln.runtime import jit
 from opkiln.runtime.config import config
 from opkiln.runtime.jit import evict, store
 from opkiln.runtime.jit.claims import Claims
-
-_spec = importlib.util.spec_from_file_location(
-    "jit_child", Path(__file__).with_name("test_jit_child.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-child = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(child)
-child.install_library()
-
-
-@pytest.fixture(scope="module")
-def cxx(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return child.fast_compiler(tmp_path_factory.mktemp("fast") / "cxx")
 
 
 @pytest.fixture
@@ -181,13 +167,12 @@ def holder(scoped: Path, cxx: Path, number: int) -> subprocess.Popen:
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-import test_jit_child
-test_jit_child.install_library()
+import jit_child
 from opkiln.runtime import jit
 loaded = jit.build_or_load({child.text_of(number)!r}, ["answer"], name="answer")
 print(loaded.hit, flush=True)
 sys.stdin.read()
-print(test_jit_child.call(loaded.addresses["answer"]), flush=True)
+print(jit_child.call(loaded.addresses["answer"]), flush=True)
 """
     process = subprocess.Popen(
         [sys.executable, "-c", code],

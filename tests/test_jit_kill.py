@@ -1,13 +1,12 @@
 """SIGKILL at 50 moments of a build, in every phase of it: the next process always recovers.
 
-Run as a program it prints the histogram of the phases hit: python tests/test_jit_kill.py
+Run as a program it prints the histogram of the phases hit: python -m tests.test_jit_kill
 A builder stops before the chosen system call, says so on a pipe and waits there for its end; so
 each kill lands where it should, without any guess about time.
 """
 
 import collections
 import ctypes
-import importlib.util
 import json
 import os
 import shutil
@@ -21,13 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_spec = importlib.util.spec_from_file_location(
-    "jit_child", Path(__file__).with_name("test_jit_child.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-child = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(child)
+from tests import jit_child as child
 
 MOMENTS = 50
 TEXT = child.text_of(4711)
@@ -238,7 +231,6 @@ def moments(seen: list[str]) -> Iterator[tuple[str, int]]:
 
 def main(folder: Path) -> None:
     """One JSON line per moment."""
-    child.install_library()
     from opkiln.runtime import jit
 
     jit._import_builder()
@@ -269,7 +261,8 @@ def histogram(reports: list[dict[str, Any]]) -> str:
 
 def run(folder: Path) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, __file__, str(folder)],
+        [sys.executable, "-m", "tests.test_jit_kill", str(folder)],
+        cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
         check=False,

@@ -1,31 +1,17 @@
 """A file system that is late, as NFS is, or changes under the reader: a few looks decide."""
 
 import contextlib
-import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests import jit_child as child
 
 from opkiln.runtime import errors, jit
 from opkiln.runtime.config import config
 from opkiln.runtime.jit import flight, store
-
-_spec = importlib.util.spec_from_file_location(
-    "jit_child", Path(__file__).with_name("test_jit_child.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-child = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(child)
-child.install_library()
-
-
-@pytest.fixture(scope="module")
-def cxx(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return child.fast_compiler(tmp_path_factory.mktemp("fast") / "cxx")
 
 
 @pytest.fixture

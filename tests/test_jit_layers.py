@@ -1,6 +1,5 @@
 """The lower cache and hostile file systems: real mounts and a real second user, where allowed."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -10,28 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests import jit_child as child
 
 from opkiln.runtime import errors, jit
 from opkiln.runtime.config import config
 from opkiln.runtime.jit import store, toolchain
 from opkiln.runtime.jit.record import Record, render
 
-_spec = importlib.util.spec_from_file_location(
-    "jit_child", Path(__file__).with_name("test_jit_child.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-child = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(child)
-child.install_library()
-
 ROOT = os.geteuid() == 0
 NOBODY = 65534
-
-
-@pytest.fixture(scope="module")
-def cxx(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return child.fast_compiler(tmp_path_factory.mktemp("fast") / "cxx")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import gc
-import importlib.util
 import os
 import signal
 import subprocess
@@ -13,19 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests import jit_child as child
 
 from opkiln.runtime import jit
 from opkiln.runtime.config import config
 from opkiln.runtime.jit import build, descriptors, lock, spawn
-
-_spec = importlib.util.spec_from_file_location(
-    "jit_child", Path(__file__).with_name("test_jit_child.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-child = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(child)
-child.install_library()
 
 SLEEP = ["/bin/sleep", "30"]
 
@@ -326,11 +317,10 @@ def test_a_forked_child_does_not_end_its_parents_compiler() -> None:
 INTERRUPTS = """
 import os, signal, sys, time
 sys.path.insert(0, os.path.dirname(os.environ["CHILD"]))
-import test_jit_child
-test_jit_child.install_library()
+import jit_child
 from opkiln.runtime import jit
 def ask(number):
-    text = test_jit_child.TEXT.replace("42", str(number))
+    text = jit_child.TEXT.replace("42", str(number))
     jit.build_or_load(text, ["answer"], name="answer")
 def stop(*_):
     raise KeyboardInterrupt

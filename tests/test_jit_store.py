@@ -1,6 +1,5 @@
 """The artifact store: damage is a miss with one warning, strange directories are refused."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -10,20 +9,12 @@ from pathlib import Path
 
 import platformdirs
 import pytest
+from tests import jit_child as child
 
 from opkiln.runtime import errors, jit
 from opkiln.runtime.config import config
 from opkiln.runtime.jit import load, store
 from opkiln.runtime.jit.record import Record, render
-
-_spec = importlib.util.spec_from_file_location(
-    "jit_child", Path(__file__).with_name("test_jit_child.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-child = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(child)
-child.install_library()
 
 
 @pytest.fixture

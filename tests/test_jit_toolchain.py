@@ -1,6 +1,5 @@
 """Finding, asking and remembering compilers; what enters the key; ninja."""
 
-import importlib.util
 import json
 import os
 import re
@@ -12,19 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests import jit_child as child
 
 from opkiln.runtime import errors, jit
 from opkiln.runtime.config import config
 from opkiln.runtime.jit import build, ninja, store, toolchain
-
-_spec = importlib.util.spec_from_file_location(
-    "jit_child", Path(__file__).with_name("test_jit_child.py")
-)
-assert _spec is not None
-assert _spec.loader is not None
-child = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(child)
-child.install_library()
 
 
 @pytest.fixture

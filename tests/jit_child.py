@@ -9,40 +9,12 @@ import os
 import shutil
 import subprocess
 import sys
-import types
 import warnings
 from pathlib import Path
 from typing import Any
 
 GXX = shutil.which("g++") or "g++"
 TEXT = 'extern "C" __attribute__((visibility("default"))) int answer() { return 42; }\n'
-
-
-class CtypesLibrary:
-    """Stands in for opkiln.native.Library where the native module is not built."""
-
-    def __init__(self, path: str) -> None:
-        self.handle = ctypes.CDLL(path, mode=os.RTLD_NOW)
-
-    def symbol(self, name: str) -> int:
-        from opkiln.runtime.errors import SymbolMissing
-
-        try:
-            return ctypes.cast(getattr(self.handle, name), ctypes.c_void_p).value or 0
-        except AttributeError:
-            raise SymbolMissing(f"no function {name!r}") from None
-
-    def claim(self, file: str, at: int) -> bool:
-        return False
-
-
-def install_library() -> None:
-    try:
-        from opkiln.native import Library  # noqa: F401
-    except ImportError:
-        module: Any = types.ModuleType("opkiln.native")
-        module.Library = CtypesLibrary
-        sys.modules["opkiln.native"] = module
 
 
 def call(address: int) -> int:
@@ -149,7 +121,6 @@ def private_files(cache: Path) -> list[Path]:
 
 
 def main(spec: dict[str, Any]) -> None:
-    install_library()
     report: dict[str, Any] = {"value": None, "error": None, "errors": [], "loaded": []}
     names: dict[str, Any] = {"report": report, "spec": spec}
     with warnings.catch_warnings(record=True) as caught:
