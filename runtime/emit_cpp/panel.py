@@ -26,8 +26,10 @@ from opkiln.runtime.emit_cpp.text import (
 PANEL_BYTES = 4096
 SHORT_VECTORS = 4  # of rows so short that not all accumulators are used: all stay in the first
 # Columns whose elements an accumulator takes in one go: its load and store cost little beside, and
-# the hardware still follows as many streams.
-TOGETHER = 8
+# the hardware follows as many streams. Where columns are whole pages apart, these streams share the
+# eight places of a set in the cache with the accumulator and a row value; vectors that lie across
+# two lines need their line again.
+TOGETHER = 6
 
 
 class PanelPrinter(Printer):
@@ -153,8 +155,8 @@ class PanelPrinter(Printer):
         lines = [
             "template <bool Whole, int Leaves>",
             f"static OK_OPAQUE void {self.name}_loop{index}("
-            f"char *const *p, const i64 *rs, const i64 *cs, ok_columns<{apart}> at, i64 live, "
-            f"{self.name}_state &st) {{",
+            f"char *const *p, const i64 *rs, const i64 *cs, ok_columns<{apart}, {TOGETHER}> at, "
+            f"i64 live, {self.name}_state &st) {{",
         ]
         lines += [f"  {line}" for line in self.pointers(used)]
         lines += [f"  const i64 c{o} = cs[{o}];" for o in used]
@@ -274,7 +276,7 @@ class PanelPrinter(Printer):
             f"for (i64 b = 0; b < m; b += {TOGETHER * apart}) {{",
             f"  for (i64 i = b; i < m && i < b + {apart} / {leaves}; ++i) {{",
             *(f"    t[{o}] = q[{o}] + i * a->col[{o}];" for o in used),
-            f"    const ok_columns<{apart}> at = {{{column}, j + i, m - i}};",
+            f"    const ok_columns<{apart}, {TOGETHER}> at = {{{column}, j + i, m - i}};",
         ]
         call = "(t, rs, a->col, at, live, st);"
         for whole, test in (("true", "live >= OK_N"), ("false", "live % OK_N")):

@@ -201,14 +201,14 @@ struct ok_fold {
     for (int i = 0; i < K; ++i) acc[i] = ok_c<V>(identity);
   }
 };
-// What one pass over a panel takes: up to 8 columns, Apart from each other. The first is `column`,
-// which is k in its block; `left` columns are to come.
-template <int Apart>
+// What one pass over a panel takes: up to Most columns, Apart from each other. The first is
+// `column`, which is k in its block; `left` columns are to come.
+template <int Apart, int Most>
 struct ok_columns {
   i64 k, column, left;
   i64 count(i64 from) const {
     const i64 all = (left - from + Apart - 1) / Apart;
-    return all < 8 ? all : 8;
+    return all < Most ? all : Most;
   }
 };
 // Accumulators k and k + 16 of a short block are folded at once, before they are stored. Of a row

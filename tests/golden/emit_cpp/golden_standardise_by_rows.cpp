@@ -30,7 +30,7 @@ struct ok_k0_state {
   };
 };
 template <bool Whole, int Leaves>
-static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *rs, const i64 *cs, ok_columns<32> at, i64 live, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *rs, const i64 *cs, ok_columns<32, 6> at, i64 live, ok_k0_state &st) {
   char *const p0 = p[0];
   const i64 c0 = cs[0];
   const i64 begin = Whole ? 0 : live / OK_N;
@@ -57,7 +57,7 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *rs, const i64 *cs, 
   }
 }
 template <bool Whole, int Leaves>
-static OK_OPAQUE void ok_k0_loop1(char *const *p, const i64 *rs, const i64 *cs, ok_columns<32> at, i64 live, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop1(char *const *p, const i64 *rs, const i64 *cs, ok_columns<32, 6> at, i64 live, ok_k0_state &st) {
   char *const p0 = p[0];
   const i64 c0 = cs[0];
   const i64 begin = Whole ? 0 : live / OK_N;
@@ -123,10 +123,10 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
         }
         char *t[3];
         leaves = j % 512 == 0 && j + m == n ? ok_leaves(m) : 1;
-        for (i64 b = 0; b < m; b += 256) {
+        for (i64 b = 0; b < m; b += 192) {
           for (i64 i = b; i < m && i < b + 32 / leaves; ++i) {
             t[0] = q[0] + i * a->col[0];
-            const ok_columns<32> at = {j % 512 + i, j + i, m - i};
+            const ok_columns<32, 6> at = {j % 512 + i, j + i, m - i};
             if (leaves > 1 && live >= OK_N) ok_k0_loop0<true, 2>(t, rs, a->col, at, live, st);
             if (leaves == 1 && live >= OK_N) ok_k0_loop0<true, 1>(t, rs, a->col, at, live, st);
             if (leaves > 1 && live % OK_N) ok_k0_loop0<false, 2>(t, rs, a->col, at, live, st);
@@ -168,10 +168,10 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
         }
         char *t[3];
         leaves = j % 512 == 0 && j + m == n ? ok_leaves(m) : 1;
-        for (i64 b = 0; b < m; b += 256) {
+        for (i64 b = 0; b < m; b += 192) {
           for (i64 i = b; i < m && i < b + 32 / leaves; ++i) {
             t[0] = q[0] + i * a->col[0];
-            const ok_columns<32> at = {j % 512 + i, j + i, m - i};
+            const ok_columns<32, 6> at = {j % 512 + i, j + i, m - i};
             if (leaves > 1 && live >= OK_N) ok_k0_loop1<true, 2>(t, rs, a->col, at, live, st);
             if (leaves == 1 && live >= OK_N) ok_k0_loop1<true, 1>(t, rs, a->col, at, live, st);
             if (leaves > 1 && live % OK_N) ok_k0_loop1<false, 2>(t, rs, a->col, at, live, st);
