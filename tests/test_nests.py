@@ -14,9 +14,9 @@ from opkiln import native
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Around the edges of vectors, of the 32 accumulators, of what a panel takes together (192), of
+# Around the edges of vectors, of the 32 accumulators, of what a panel takes together (256), of
 # blocks (512) and of their pairs.
-LENGTHS = (1, 2, 5, 31, 32, 33, 64, 191, 193, 300, 511, 512, 513, 1024, 1100, 1536, 2100)
+LENGTHS = (1, 2, 5, 31, 32, 33, 64, 255, 257, 300, 511, 512, 513, 1024, 1100, 1536, 2100)
 DTYPES = ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u4", "u8", "?")
 
 

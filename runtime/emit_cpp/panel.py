@@ -26,10 +26,8 @@ from opkiln.runtime.emit_cpp.text import (
 PANEL_BYTES = 4096
 SHORT_VECTORS = 4  # of rows so short that not all accumulators are used: all stay in the first
 # Columns whose elements an accumulator takes in one go: its load and store cost little beside, and
-# the hardware follows as many streams. Where columns are whole pages apart, these streams share the
-# eight places of a set in the cache with the accumulator and a row value; vectors that lie across
-# two lines need their line again.
-TOGETHER = 6
+# the hardware still follows as many streams.
+TOGETHER = 8
 
 
 class PanelPrinter(Printer):
@@ -135,7 +133,7 @@ class PanelPrinter(Printer):
 
     def accumulator(self, fold: k.Accumulate) -> str:
         """Where the accumulator of the columns at hand lies."""
-        place = f"at.k % {ACCUMULATORS} * st.w + u" if is_ordered(self.kernel, fold) else "u"
+        place = f"at.k % {ACCUMULATORS} * (st.w + 1) + u" if is_ordered(self.kernel, fold) else "u"
         return f"st.a{fold.value}.acc[{place}]"
 
     def ordered(self, section: k.Section) -> list[k.Accumulate]:

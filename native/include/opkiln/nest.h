@@ -215,30 +215,31 @@ struct ok_columns {
 // with fewer columns than accumulators all stay in the cache.
 OK_FN i64 ok_leaves(i64 columns) { return columns >= 32 && columns <= 128 ? 2 : 1; }
 // The same for a panel of rows, w vectors of them and at most U: accumulator k of vector u is
-// acc[k * w + u]. One of A = 1 serves folds that no order changes.
+// acc[k * (w + 1) + u]. Whole pages apart they would share sets of the cache with each other and
+// with columns that are whole pages apart. One of A = 1 serves folds that no order changes.
 template <class V, int U, int A, class Op>
 struct ok_panel {
-  V acc[A * U];
+  V acc[A * (U + 1)];
   void start(ok_elt<V> identity, i64 w) {
-    for (i64 i = 0; i < A * w; ++i) acc[i] = ok_c<V>(identity);
+    for (i64 i = 0; i < A * (w + 1); ++i) acc[i] = ok_c<V>(identity);
   }
   // The first n accumulators of a vector, half and half; those of a whole block in registers.
   template <int N, int Half = 1>
-  OK_FN V whole(const V* own, i64 w) {
+  OK_FN V whole(const V* own, i64 step) {
     if constexpr (Half >= N)
       return *own;
     else
-      return Op::f(whole<N, 2 * Half>(own, w), whole<N, 2 * Half>(own + Half * w, w));
+      return Op::f(whole<N, 2 * Half>(own, step), whole<N, 2 * Half>(own + Half * step, step));
   }
-  OK_FN V tree(V* own, i64 n, i64 w) {
-    if (n >= A) return whole<A>(own, w);
-    if (n == A / 2) return whole<A / 2>(own, w);
+  OK_FN V tree(V* own, i64 n, i64 step) {
+    if (n >= A) return whole<A>(own, step);
+    if (n == A / 2) return whole<A / 2>(own, step);
     for (i64 half = A / 2; half; half /= 2)
       for (i64 k = 0; k < half && k + half < n; ++k)
-        own[k * w] = Op::f(own[k * w], own[(k + half) * w]);
+        own[k * step] = Op::f(own[k * step], own[(k + half) * step]);
     return *own;
   }
-  OK_OPAQUE V total(i64 n, i64 w, i64 u) { return tree(acc + u, n, w); }
+  OK_OPAQUE V total(i64 n, i64 w, i64 u) { return tree(acc + u, n, w + 1); }
 };
 // 22 levels serve 2^30 columns; the runtime lets no kernel of this kind have more.
 template <class V, int U, int A, class Op>
@@ -248,7 +249,7 @@ struct ok_blocked_panel : ok_panel<V, U, A, Op> {
   OK_OPAQUE void close(i64 n, i64 w) {
     const int ones = __builtin_ctzl(~blocks++);
     for (i64 u = 0; u < w; ++u) {
-      V total = this->tree(this->acc + u, n, w);
+      V total = this->tree(this->acc + u, n, w + 1);
       for (int at = 0; at < ones; ++at) total = Op::f(level[at * w + u], total);
       level[ones * w + u] = total;
     }

@@ -20,7 +20,7 @@ struct ok_k0_state {
   };
 };
 template <bool Whole, int Leaves>
-static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *rs, const i64 *cs, ok_columns<1, 6> at, i64 live, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *rs, const i64 *cs, ok_columns<1, 8> at, i64 live, ok_k0_state &st) {
   char *const p0 = p[0];
   const i64 c0 = cs[0];
   const auto v2 = ok_splat<f32>(__builtin_bit_cast(f32, 0x41100000u));
@@ -82,10 +82,10 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
           }
         }
         char *t[3];
-        for (i64 b = 0; b < m; b += 6) {
+        for (i64 b = 0; b < m; b += 8) {
           for (i64 i = b; i < m && i < b + 1 / 1; ++i) {
             t[0] = q[0] + i * a->col[0];
-            const ok_columns<1, 6> at = {i, j + i, m - i};
+            const ok_columns<1, 8> at = {i, j + i, m - i};
             if (live >= OK_N) ok_k0_loop0<true, 1>(t, rs, a->col, at, live, st);
             if (live % OK_N) ok_k0_loop0<false, 1>(t, rs, a->col, at, live, st);
           }

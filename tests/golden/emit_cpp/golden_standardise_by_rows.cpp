@@ -30,14 +30,14 @@ struct ok_k0_state {
   };
 };
 template <bool Whole, int Leaves>
-static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *rs, const i64 *cs, ok_columns<32, 6> at, i64 live, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *rs, const i64 *cs, ok_columns<32, 8> at, i64 live, ok_k0_state &st) {
   char *const p0 = p[0];
   const i64 c0 = cs[0];
   const i64 begin = Whole ? 0 : live / OK_N;
   const i64 end = Whole ? live / OK_N : begin + 1;
   for (i64 u = begin; u < end; ++u) {
     const i64 left = Whole ? OK_N : live - u * OK_N;
-    vf32 a1_0 = at.k < 32 ? ok_c<vf32>(-0.0) : st.a1.acc[at.k % 32 * st.w + u];
+    vf32 a1_0 = at.k < 32 ? ok_c<vf32>(-0.0) : st.a1.acc[at.k % 32 * (st.w + 1) + u];
     const auto leaf = [&](i64 g, vf32 &a1) OK_INLINE {
       char *q0 = p0 + u * OK_N * 4 + g * 32 / Leaves * c0;
       const i64 count = at.count(g * 32 / Leaves);
@@ -53,11 +53,11 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *rs, const i64 *cs, 
       leaf(1, a1_1);
       a1_0 = ok_sum_op::f(a1_0, a1_1);
     }
-    st.a1.acc[at.k % 32 * st.w + u] = a1_0;
+    st.a1.acc[at.k % 32 * (st.w + 1) + u] = a1_0;
   }
 }
 template <bool Whole, int Leaves>
-static OK_OPAQUE void ok_k0_loop1(char *const *p, const i64 *rs, const i64 *cs, ok_columns<32, 6> at, i64 live, ok_k0_state &st) {
+static OK_OPAQUE void ok_k0_loop1(char *const *p, const i64 *rs, const i64 *cs, ok_columns<32, 8> at, i64 live, ok_k0_state &st) {
   char *const p0 = p[0];
   const i64 c0 = cs[0];
   const i64 begin = Whole ? 0 : live / OK_N;
@@ -65,7 +65,7 @@ static OK_OPAQUE void ok_k0_loop1(char *const *p, const i64 *rs, const i64 *cs, 
   for (i64 u = begin; u < end; ++u) {
     const i64 left = Whole ? OK_N : live - u * OK_N;
     const auto v4 = st.v4[u];
-    vf32 a7_0 = at.k < 32 ? ok_c<vf32>(-0.0) : st.a7.acc[at.k % 32 * st.w + u];
+    vf32 a7_0 = at.k < 32 ? ok_c<vf32>(-0.0) : st.a7.acc[at.k % 32 * (st.w + 1) + u];
     const auto leaf = [&](i64 g, vf32 &a7) OK_INLINE {
       char *q0 = p0 + u * OK_N * 4 + g * 32 / Leaves * c0;
       const i64 count = at.count(g * 32 / Leaves);
@@ -83,7 +83,7 @@ static OK_OPAQUE void ok_k0_loop1(char *const *p, const i64 *rs, const i64 *cs, 
       leaf(1, a7_1);
       a7_0 = ok_sum_op::f(a7_0, a7_1);
     }
-    st.a7.acc[at.k % 32 * st.w + u] = a7_0;
+    st.a7.acc[at.k % 32 * (st.w + 1) + u] = a7_0;
   }
 }
 extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i64 row_begin, i64 row_end) {
@@ -123,10 +123,10 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
         }
         char *t[3];
         leaves = j % 512 == 0 && j + m == n ? ok_leaves(m) : 1;
-        for (i64 b = 0; b < m; b += 192) {
+        for (i64 b = 0; b < m; b += 256) {
           for (i64 i = b; i < m && i < b + 32 / leaves; ++i) {
             t[0] = q[0] + i * a->col[0];
-            const ok_columns<32, 6> at = {j % 512 + i, j + i, m - i};
+            const ok_columns<32, 8> at = {j % 512 + i, j + i, m - i};
             if (leaves > 1 && live >= OK_N) ok_k0_loop0<true, 2>(t, rs, a->col, at, live, st);
             if (leaves == 1 && live >= OK_N) ok_k0_loop0<true, 1>(t, rs, a->col, at, live, st);
             if (leaves > 1 && live % OK_N) ok_k0_loop0<false, 2>(t, rs, a->col, at, live, st);
@@ -168,10 +168,10 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
         }
         char *t[3];
         leaves = j % 512 == 0 && j + m == n ? ok_leaves(m) : 1;
-        for (i64 b = 0; b < m; b += 192) {
+        for (i64 b = 0; b < m; b += 256) {
           for (i64 i = b; i < m && i < b + 32 / leaves; ++i) {
             t[0] = q[0] + i * a->col[0];
-            const ok_columns<32, 6> at = {j % 512 + i, j + i, m - i};
+            const ok_columns<32, 8> at = {j % 512 + i, j + i, m - i};
             if (leaves > 1 && live >= OK_N) ok_k0_loop1<true, 2>(t, rs, a->col, at, live, st);
             if (leaves == 1 && live >= OK_N) ok_k0_loop1<true, 1>(t, rs, a->col, at, live, st);
             if (leaves > 1 && live % OK_N) ok_k0_loop1<false, 2>(t, rs, a->col, at, live, st);
