@@ -141,7 +141,7 @@ void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel) 
                 layout.run,
                 far,
                 nullptr};
-  nest->scratch = scratch_[kernel] != 0 ? scratch_offsets_[kernel] : -1;
+  nest->scratch = layout.scratch != 0 ? layout.scratch_offset : -1;
   nest->rows = layout.rows;
   nest->nops = static_cast<std::uint32_t>(nops);
   nest->outer_ndim = static_cast<std::uint32_t>(outer);

@@ -197,7 +197,6 @@ bool Instantiation::pick_variants(std::vector<Missing>* missing) {
   for (std::size_t k = 0; k < nests_.size(); ++k) {
     const int kernel = static_cast<int>(k);
     fns_.push_back(nullptr);
-    scratch_.push_back(0);
     if (!nests_[k].launch) continue;
     const NestLayout& nest = nests_[k];
     const Variant* variant = plan_.find_variant(kernel, nest.column_class);
@@ -210,7 +209,7 @@ bool Instantiation::pick_variants(std::vector<Missing>* missing) {
     }
     fns_.back() = variant->fn;
     if (!nests_[k].elementwise)
-      scratch_.back() = static_cast<std::int64_t>(variant->fn(nullptr, 0, 0));
+      nests_[k].scratch = static_cast<std::int64_t>(variant->fn(nullptr, 0, 0));
   }
   return missing->empty();
 }
@@ -230,12 +229,10 @@ void Instantiation::place_workspace() {
                       &temp_offsets_[static_cast<std::size_t>(temp.ordinal)]});
   }
   pack_offsets_.resize(nests_.size());
-  scratch_.resize(nests_.size());
-  scratch_offsets_.assign(nests_.size(), 0);
   for (std::size_t k = 0; k < nests_.size(); ++k) {
-    const NestLayout& nest = nests_[k];
+    NestLayout& nest = nests_[k];
     const int here = static_cast<int>(k);
-    if (scratch_[k] != 0) blocks.push_back({scratch_[k], 0, here, here, &scratch_offsets_[k]});
+    if (nest.scratch != 0) blocks.push_back({nest.scratch, 0, here, here, &nest.scratch_offset});
     pack_offsets_[k].assign(nest.packs.size(), 0);
     for (std::size_t i = 0; i < nest.packs.size(); ++i)
       blocks.push_back(

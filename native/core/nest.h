@@ -44,6 +44,8 @@ struct NestLayout {
   std::string column_class;    // the class to compile when no existing variant fits
   std::string long_class;      // that of longer rows, where these go across for being short; or ""
   std::int64_t elements = 0;
+  std::int64_t scratch = 0;         // bytes that the kernel asks for
+  std::int64_t scratch_offset = 0;  // into the workspace
 
   /// Whether a kernel that goes across rows may have these columns: its levels of blocks
   /// (include/opkiln/nest.h) serve no more.
