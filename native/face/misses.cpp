@@ -1,13 +1,24 @@
 #include "face/misses.h"
 
+#include <pthread.h>
+
 namespace opkiln::face {
 
 namespace {
 
+#ifdef PY_HAVE_THREAD_NATIVE_ID
+thread_local unsigned long t_native_id = 0;  // a system call each time would show in a miss
+#endif
+
 // Not the identifier of pthreads, which the next thread may have again.
 unsigned long this_thread() {
 #ifdef PY_HAVE_THREAD_NATIVE_ID
-  return PyThread_get_thread_native_id();
+  if (t_native_id == 0) {  // the one thread of a forked child has another
+    static const int once = pthread_atfork(nullptr, nullptr, [] { t_native_id = 0; });
+    static_cast<void>(once);
+    t_native_id = PyThread_get_thread_native_id();
+  }
+  return t_native_id;
 #else
   return PyThread_get_thread_ident();
 #endif
