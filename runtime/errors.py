@@ -73,6 +73,13 @@ class TraceError(OpkilnError, TypeError):
     """
 
 
+class MissingAttribute(TraceError, AttributeError):
+    """A traced array has no such attribute yet; hasattr() sees it as absent.
+
+    Fix: write what the message proposes, or take the attribute outside the compiled function.
+    """
+
+
 class ArgumentError(OpkilnError, TypeError):
     """A call has the wrong number, names or kinds of arguments.
 
@@ -161,6 +168,20 @@ class NotYetName(NotYet, AttributeError):
     """A public name that is planned and not built yet; hasattr() sees it as absent.
 
     Fix: ask with `hasattr(opkiln, name)`, or use what the message names.
+    """
+
+
+class NotYetFunction(TraceError, NotYet):
+    """A NumPy function that cannot be traced yet.
+
+    Fix: write what the message proposes, or call it outside the compiled function.
+    """
+
+
+class NotYetScalar(TraceError, NotYet):
+    """Arithmetic of scalar arguments that has no native counterpart yet.
+
+    Fix: write what the message proposes, or name the parameter in `static=`.
     """
 
 

@@ -62,7 +62,15 @@ class Needy:
     def call(self, x):
         return x * self.w
 
+class Layer:
+    w = 3.0
+
+    @ok.compile
+    def __call__(self, x):
+        return x * self.w
+
 needy = Needy(3.0)
+layer = Layer()
 konstant = 3
 half = functools.partial(two, k=0.5)
 
@@ -135,6 +143,7 @@ def test_one_stage_is_that_alone(capsys: pytest.CaptureFixture[str], tmp_path: P
         ("model.py:needy.call", "multiply"),
         ("model:gelu", "tanh"),
         ("model.py:half", "subtract"),
+        ("model.py:layer", "multiply"),  # compiled already, in its class
     ],
 )
 @pytest.mark.usefixtures("model")

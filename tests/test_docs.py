@@ -2,6 +2,7 @@
 settings and names exist, and the reference has every public name.
 """
 
+import ast
 import inspect
 import os
 import re
@@ -175,6 +176,20 @@ ERRORS = [
     for e in vars(ok.errors).values()
     if inspect.isclass(e) and issubclass(e, (ok.errors.OpkilnError, ok.errors.OpkilnWarning))
 ]
+
+
+def test_every_error_is_a_name_of_ok_errors() -> None:
+    """No module but errors.py makes an error class; where it did, none could catch it by name."""
+    defined = {
+        f"{path.name}:{node.name}"
+        for path in (ROOT / "runtime").rglob("*.py")
+        if path.name != "errors.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        and not node.name.startswith("_")
+        and {getattr(b, "id", "") for b in node.bases} & {e.__name__ for e in ERRORS}
+    }
+    assert not defined
 
 
 def test_page_of_errors_is_current(golden) -> None:

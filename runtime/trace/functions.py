@@ -10,7 +10,7 @@ import numpy as np
 
 from opkiln.ops import primitives as p
 from opkiln.ops.table import BY_UFUNC, ELEMENTWISE, REDUCTION_OF
-from opkiln.runtime.errors import NotYet, TraceError
+from opkiln.runtime.errors import MissingAttribute, NotYet, NotYetFunction, TraceError
 from opkiln.runtime.graph import Node
 from opkiln.runtime.trace import reductions, views
 from opkiln.runtime.trace.advice import (
@@ -29,7 +29,7 @@ from opkiln.runtime.trace.promote import (
     session_of,
 )
 from opkiln.runtime.trace.session import ArrayValue, HostValue, failure, is_a
-from opkiln.runtime.trace.tracer import MissingAttribute, Tracer, call_row, update_in_place
+from opkiln.runtime.trace.tracer import Tracer, call_row, update_in_place
 
 DT = np.dtype[Any]
 MISSING = object()
@@ -139,10 +139,6 @@ def _unknown(name: str) -> Exception:
         else "write it with the functions that can: + - * / np.where np.exp x.sum(axis) ..."
     )  # fmt: skip
     return failure(NotYetFunction, f"np.{name} cannot be traced yet", fix=advice)
-
-
-class NotYetFunction(TraceError, NotYet):
-    """A NumPy function without a row yet."""
 
 
 # ---- other functions ----

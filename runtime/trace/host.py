@@ -11,11 +11,16 @@ from typing import Any
 import numpy as np
 
 from opkiln.ops import primitives as p
-from opkiln.runtime.errors import HostRangeError, NotYet, TraceError
+from opkiln.runtime.errors import (
+    HostRangeError,
+    MissingAttribute,
+    NotYetScalar,
+    TraceError,
+)
 from opkiln.runtime.graph import Node, const_value, host_const, size_text
 from opkiln.runtime.trace.promote import is_big, session_of
 from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, is_a
-from opkiln.runtime.trace.tracer import CHOOSE, IF, MissingAttribute, Operators, call_row, wrap
+from opkiln.runtime.trace.tracer import CHOOSE, IF, Operators, call_row, wrap
 
 
 def _is_number(value: Any) -> bool:
@@ -24,10 +29,6 @@ def _is_number(value: Any) -> bool:
 
 
 _MAKES_ARRAY = "np.asarray, np.full, np.arange or another function that makes a real array of"
-
-
-class NotYetScalar(TraceError, NotYet):
-    """Arithmetic of scalar arguments that has no native counterpart yet."""
 
 
 class HostTracer(Operators, HostValue):

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from opkiln.ops.table import BY_UFUNC, ELEMENTWISE
-from opkiln.runtime.errors import OpkilnError, ShapeError, TraceError
+from opkiln.runtime.errors import MissingAttribute, OpkilnError, ShapeError, TraceError
 from opkiln.runtime.graph import Node, const_value, topological
 from opkiln.runtime.trace.promote import (
     BROADCAST,
@@ -19,11 +19,6 @@ from opkiln.runtime.trace.promote import (
     session_of,
 )
 from opkiln.runtime.trace.session import ArrayValue, Session, failure
-
-
-class MissingAttribute(TraceError, AttributeError):
-    """An array attribute that a traced array does not have; hasattr() sees it as absent."""
-
 
 IF = "if/while/and/or/not, min() or max() on"
 CHOOSE = "write np.where(condition, a, b), np.minimum, np.maximum"
