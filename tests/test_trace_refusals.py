@@ -236,6 +236,26 @@ def test_axes() -> None:
     check(lambda x: (x.transpose([1, 0]), np.expand_dims(x, [0])), A)
 
 
+def test_what_a_program_depends_on_must_be_static() -> None:
+    for fn, what in (
+        (lambda x, k: x.max(axis=k), "axis= of x.max needs the value of the scalar argument p1:"),
+        (lambda x, k: np.mean(x, k), "axis= of np.mean needs the value of the scalar argument p1:"),
+        (lambda x, k: np.expand_dims(x, k - 1), "axis= of np.expand_dims needs the value of a"),
+        (lambda x, k: np.swapaxes(x, 0, k), "axis2= of np.swapaxes"),
+        (lambda x, k: x.round(k), "decimals= of x.round"),
+        (lambda x, k: np.add.reduce(x, k), "an axis,"),
+        (lambda x, k: x.sum(axis=(0, k)), "an axis,"),
+    ):
+        with pytest.raises(TraceError, match="test_trace_refusals") as caught:
+            run(fn, A, 1)
+        assert what in str(caught.value)
+        assert 'ok.compile(static="p1")' in str(caught.value)
+        with pytest.raises(TraceError, match=r"known only (?s:.*)the parameter .* in ok.compile"):
+            run(fn, A, np.int64(1))
+    check(lambda x, k: np.clip(x.var(ddof=k), k, k + 1), A, 1)  # numbers that runs may bring
+    check(lambda x: x.sum(axis=x.shape[0] - 1), A)
+
+
 def test_dtypes_that_do_not_exist_yet() -> None:
     with refused(UnsupportedDType, "float16", "astype"):
         run(lambda x: np.sqrt(x), INT)

@@ -29,7 +29,7 @@ from opkiln.runtime.trace.promote import (
     session_of,
 )
 from opkiln.runtime.trace.session import ArrayValue, HostValue, failure, is_a
-from opkiln.runtime.trace.tracer import Tracer, call_row, update_in_place
+from opkiln.runtime.trace.tracer import MAKE_STATIC, Tracer, call_row, update_in_place
 
 DT = np.dtype[Any]
 MISSING = object()
@@ -342,12 +342,39 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
 _TORCH_KEYWORDS = {"dim": "axis", "keepdim": "keepdims"}
 
 
+# Parameters that decide what a program does, so that tracing needs their values.
+_FIXED = frozenset({"axis", "axes", "axis1", "axis2", "source", "destination", "decimals"})
+
+
+def _require_fixed(
+    name: str, rule: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Refuse a value that only a run has where the trace needs it.
+
+    Raises:
+        TraceError: names the function, its parameter and what to make static.
+    """
+    given = {**dict(zip(rule.__code__.co_varnames, args, strict=False)), **kwargs}
+    for parameter in _FIXED & set(given):
+        value, what = given[parameter], f"{parameter}= of {name}"
+        if isinstance(value, ArrayValue):
+            raise failure(
+                TraceError,
+                f"{what} is an array, whose value is known only when the compiled function runs",
+                fix=MAKE_STATIC,
+            )
+        if isinstance(value, HostValue) and value.session.scalars(value.node):
+            raise value.session.scalar_failure(value.node, f"{what} needs the value of")
+
+
 def _call_rule(name: str, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a rule; arguments that do not fit its parameters are an error about `name`.
 
     Raises:
         TraceError: names what the user called, where Python would name the rule.
     """
+    if any(isinstance(v, (ArrayValue, HostValue)) for v in (*args[1:], *kwargs.values())):
+        _require_fixed(name, rule, args, kwargs)
     try:
         return rule(*args, **kwargs)
     except TypeError as error:

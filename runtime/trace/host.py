@@ -20,7 +20,7 @@ from opkiln.runtime.errors import (
 from opkiln.runtime.graph import Node, const_value, host_const, size_text
 from opkiln.runtime.trace.promote import is_big, session_of
 from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, is_a
-from opkiln.runtime.trace.tracer import CHOOSE, IF, Operators, call_row, wrap
+from opkiln.runtime.trace.tracer import CHOOSE, IF, INDEX, Operators, call_row, wrap
 
 
 def _is_number(value: Any) -> bool:
@@ -74,7 +74,7 @@ class HostTracer(Operators, HostValue):
             raise failure(
                 TraceError, "a float cannot be interpreted as an integer", fix="use // instead of /"
             )
-        return int(self.pinned("range(), an index or a size needs the value of"))
+        return int(self.pinned(f"{INDEX} the value of"))
 
     def __float__(self) -> float:
         fix = self._unless(float, "float()", f"write 1.0 * {self.label}")

@@ -21,6 +21,8 @@ from opkiln.runtime.trace.promote import (
 from opkiln.runtime.trace.session import ArrayValue, Session, failure
 
 IF = "if/while/and/or/not, min() or max() on"
+INDEX = "an axis, an index, a size or range() needs"
+MAKE_STATIC = "name the parameter that it comes from in ok.compile(static=...)"
 CHOOSE = "write np.where(condition, a, b), np.minimum, np.maximum"
 
 
@@ -247,7 +249,10 @@ class Tracer(Operators, ArrayValue):
         IF,
         CHOOSE,
     )
-    __int__ = __float__ = __complex__ = __index__ = item = tolist = _needs_value(
+    __index__ = _needs_value(
+        f"{INDEX} an integer, but {_NO_VALUE}", MAKE_STATIC, f"{INDEX} the value of", ""
+    )
+    __int__ = __float__ = __complex__ = item = tolist = _needs_value(
         f"int(), float(), .item(): {_NO_VALUE}",
         "keep it an array (x.astype(np.float64)), or convert the returned result outside",
         "int(), float(), .item() of",
