@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from opkiln.ops.dtypes import BY_CODE
 from opkiln.ops.elementwise import DIVISION_BY_ZERO, DIVISION_OVERFLOW, NEGATIVE_POWER
-from opkiln.ops.primitives import FromHost, Input, Reduce
+from opkiln.ops.primitives import BroadcastTo, FromHost, Input, Reduce
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime.errors import (
     HostDivisionError,
@@ -23,12 +23,17 @@ from opkiln.runtime.errors import (
 )
 from opkiln.runtime.graph import Graph, Node, topological
 from opkiln.runtime.lower import nonempty
-from opkiln.runtime.reference import division_faults
+from opkiln.runtime.reference import division_faults, evaluate_host
 
 # What NumPy says of each fault bit.
 _FAULTS = {DIVISION_BY_ZERO: "divide by zero", DIVISION_OVERFLOW: "overflow"}
 
-# What the native side's host program reports, as {kind: (error, text)}; a and b are its values.
+# What the native side reports of a failed computation: its operands a and b, and the shapes of the
+# graph's inputs, or nothing where they are not at hand.
+Shapes = tuple[tuple[int, ...], ...]
+Values = tuple[int, int, Shapes]
+
+# What to say, as {kind: (error, text)}, where there is nothing better.
 _HOST_ERRORS: dict[str, tuple[type[OpkilnError], str]] = {
     "broadcast": (ShapeError, "operands could not be broadcast together: extents {a} and {b}"),
     "same": (ShapeError, "an array of extent {a} cannot be broadcast to {b}"),
@@ -43,7 +48,7 @@ _HOST_ERRORS: dict[str, tuple[type[OpkilnError], str]] = {
 }
 
 
-def host_error(graph: Graph, kind: str, node: Node | None, values: tuple[int, ...]) -> NoReturn:
+def host_error(graph: Graph, kind: str, node: Node | None, values: Values) -> NoReturn:
     """Raise what a failed size or scalar computation, that of `node`, means.
 
     Raises:
@@ -54,11 +59,32 @@ def host_error(graph: Graph, kind: str, node: Node | None, values: tuple[int, ..
         op, at = place(graph, lambda n: n is found)
         text = REDUCTIONS[op].empty if found is not None else "nothing to reduce"
         raise ShapeError(f"{op}: {text}{at}")
-    op, at = place(graph, lambda n: node is not None and node in _host_nodes(n))
+    found = _first(graph, lambda n: node is not None and node in _host_nodes(n))
+    op, at = _named(graph, found)
+    a, b, shapes = values
+    misfit = _misfit(found, shapes) if kind in ("broadcast", "same") else ""
+    if misfit:
+        raise ShapeError(f"{op}: {misfit}{at}")
     error, text = _HOST_ERRORS.get(kind, (ShapeError, kind + " ({a}, {b})"))
-    a, b = (*values, 0, 0)[:2]
     dtype = BY_CODE[b].name if kind == "range" and b in BY_CODE else ""
     raise error(f"{op}: {text.format(a=a, b=b, dtype=dtype)}{at}")
+
+
+def _misfit(node: Node | None, shapes: Shapes) -> str:
+    """What does not fit what, by whole shapes as NumPy has them; "" if they cannot be known."""
+    if node is None or not shapes:
+        return ""
+    try:
+        known = [
+            tuple(evaluate_host(s.shape, shapes)) for s in node.src if not s.is_host and s.shape
+        ]
+        if not isinstance(node.op, BroadcastTo):
+            texts = " ".join(str(shape).replace(", ", ",") for shape in known)
+            return f"operands could not be broadcast together with shapes {texts}"
+        target = tuple(evaluate_host(node.src[1:], shapes))
+    except (OpkilnError, IndexError):  # a size that comes from a Python number
+        return ""
+    return f"an array of shape {known[0]} cannot be broadcast to shape {target}"
 
 
 def _refuses(node: Node, guard: Node | None) -> bool:
@@ -111,6 +137,10 @@ def divisions(graph: Graph, bits: int) -> list[tuple[str, str]]:
 
 def place(graph: Graph, wanted: Callable[[Node], bool]) -> tuple[str, str]:
     """Name of the first op that fits, and " (file:line)" where the user wrote it."""
+    return _named(graph, _first(graph, wanted))
+
+
+def _first(graph: Graph, wanted: Callable[[Node], bool]) -> Node | None:
     found: Node | None = None
     for node in graph.nodes:
         if node.is_host or isinstance(node.op, Input):
@@ -122,10 +152,15 @@ def place(graph: Graph, wanted: Callable[[Node], bool]) -> tuple[str, str]:
             found = node
         if found is not None and not isinstance(found.op, FromHost):
             break
+    return found
+
+
+def _named(graph: Graph, found: Node | None) -> tuple[str, str]:
     if found is None:
         return "call", ""
     at = graph.where.get(found)
-    return found.op.name, f" ({at})" if at else ""
+    name = "broadcast_to" if isinstance(found.op, BroadcastTo) else found.op.name
+    return name, f" ({at})" if at else ""
 
 
 def _host_nodes(node: Node) -> list[Node]:

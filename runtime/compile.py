@@ -337,7 +337,7 @@ class Function(Generic[P, R]):
         """A result as the kind of array that the arguments were."""
         return interop.export(library, array)
 
-    def host_error(self, record: Record, kind: str, register: int, values: tuple[int, ...]) -> None:
+    def host_error(self, record: Record, kind: str, register: int, values: blame.Values) -> None:
         """Raise what a failed size or scalar computation means, naming the user's line."""
         node = record.program.registers.get(register)
         blame.host_error(self._located(record), kind, node, values)

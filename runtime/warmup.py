@@ -178,7 +178,10 @@ def _noted(error: Exception, call: Call) -> Exception:
     given += [f"{name}={v!r:.60}" for name, v in call.kwargs.items()]
     error.add_note(f"while warming up {call.function._frontend.name}({', '.join(given)})")
     if isinstance(error, ShapeError) and "None" in str(given):
-        error.add_note("each None was tried as one size: write the size where it is a known one")
+        error.add_note(
+            "each None was tried as one size: write the size where it is a known one, such as "
+            "that of an array which the function holds"
+        )
     return error
 
 

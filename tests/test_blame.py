@@ -15,7 +15,24 @@ from opkiln.runtime import errors
 BYTES, FLOATS = np.ones(300, "uint8"), np.ones((2, 3))
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], type[Exception], str]] = {
-    "broadcast": (lambda a, b: a * b, (FLOATS, np.ones(4)), errors.ShapeError, "multiply"),
+    "broadcast": (
+        lambda a, b: -a * b,
+        (FLOATS, np.ones((5, 1, 4))),
+        errors.ShapeError,
+        r"multiply: operands could not be broadcast together with shapes \(2,3\) \(5,1,4\) ",
+    ),
+    "broadcast of a capture": (
+        lambda a: a * FLOATS,
+        (np.ones(4),),
+        errors.ShapeError,
+        r"multiply: .* with shapes \(4,\) \(2,3\) ",
+    ),
+    "broadcast_to": (
+        lambda a, b: np.broadcast_to(a, b.shape),
+        (np.ones(3), np.ones((2, 4))),
+        errors.ShapeError,
+        r"broadcast_to: an array of shape \(3,\) cannot be broadcast to shape \(2, 4\) ",
+    ),
     "range": (lambda a, k: a + k, (BYTES, 300), errors.HostRangeError, "add: Python integer 300"),
     "size out of range": (
         lambda a: a + a.shape[0],

@@ -265,6 +265,17 @@ def test_builtins_without_a_signature_and_classes() -> None:
         ok.compile(Frozen)
 
 
+def test_an_array_too_many_may_be_meant_for_out() -> None:
+    f = ok.compile(lambda x: x * 2)
+    x = np.ones(3)
+    with pytest.raises(errors.ArgumentError, match=r"2 were given\n.*the keyword out="):
+        f(x, x)
+    for extra in ((3,), (x, x), (x, 3)):
+        with pytest.raises(errors.ArgumentError) as caught:
+            f(x, *extra)
+        assert "out=" not in str(caught.value)
+
+
 def test_a_recursion_without_end_is_refused() -> None:
     @ok.compile
     def direct(x: Any) -> Any:

@@ -232,7 +232,7 @@ def test_failures_name_their_call() -> None:
     with pytest.raises(errors.ShapeError, match="broadcast"):
         ok.compile(lambda x, y: x + y).warmup(TensorSpec(3, "f4"), TensorSpec(4, "f4"))
     table = np.ones(5)
-    with pytest.raises(errors.ShapeError, match=r"5 and 64|64 and 5") as caught:
+    with pytest.raises(errors.ShapeError, match=r"shapes \(64,\) \(5,\)") as caught:
         ok.compile(lambda x: x + table).warmup(TensorSpec(None, "f8"))
     assert "write the size" in caught.value.__notes__[1]
     for wrong in (lambda x: x, (), (np.add, spec), 3):

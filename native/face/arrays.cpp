@@ -6,8 +6,6 @@
 
 namespace opkiln::face {
 
-namespace {
-
 PyObject* shape_tuple(int ndim, const npy_intp* shape) {
   Ref tuple(PyTuple_New(ndim));
   for (int i = 0; tuple && i < ndim; i++) {
@@ -17,6 +15,8 @@ PyObject* shape_tuple(int ndim, const npy_intp* shape) {
   }
   return tuple.release();
 }
+
+namespace {
 
 bool offers_memory(PyObject* o) {
   if (PyObject_CheckBuffer(o)) return true;

@@ -19,6 +19,9 @@ inline core::ArrayView view_of(PyArrayObject* a) {
   return view;
 }
 
+// A tuple of ints; null with an error set.
+PyObject* shape_tuple(int ndim, const npy_intp* shape);
+
 // The `out` argument of one call, an entry per array result.
 struct OutArgs {
   Small<PyObject*, 8> given;        // what the caller passed and gets back; null = none (borrowed)

@@ -97,7 +97,8 @@ Bound missing_error(Compiled* self, PyObject* const* bound, bool keyword_only) {
   return Bound::error;
 }
 
-Bound too_many_error(Compiled* self, Py_ssize_t given, Py_ssize_t keyword_only_given) {
+Bound too_many_error(Compiled* self, PyObject* const* args, Py_ssize_t given,
+                     Py_ssize_t keyword_only_given) {
   int required = 0;
   for (int p = 0; p < self->n_positional; p++) {
     if (PyTuple_GET_ITEM(self->defaults, p) == g_missing) required++;
@@ -115,8 +116,10 @@ Bound too_many_error(Compiled* self, Py_ssize_t given, Py_ssize_t keyword_only_g
           name.get(), takes.get(), plural, given, given == 1 ? "" : "s", keyword_only_given,
           keyword_only_given == 1 ? "" : "s");
   } else {
-    raise(Err::argument, nullptr, "%U() takes %U positional argument%s but %zd %s given",
-          name.get(), takes.get(), plural, given, given == 1 ? "was" : "were");
+    const bool extra_array = given == most + 1 && PyArray_Check(args[most]);
+    const char* fix = extra_array ? "for an array to write into, use the keyword out=" : nullptr;
+    raise(Err::argument, fix, "%U() takes %U positional argument%s but %zd %s given", name.get(),
+          takes.get(), plural, given, given == 1 ? "was" : "were");
   }
   return Bound::error;
 }
@@ -190,7 +193,7 @@ Bound bind_params(Compiled* self, Params& params, PyObject* const* args, Py_ssiz
     for (int p = self->n_positional; p < self->n_params; p++) {
       keyword_only += params.bound[static_cast<size_t>(p)] != nullptr;
     }
-    return too_many_error(self, nargs, keyword_only);
+    return too_many_error(self, args, nargs, keyword_only);
   }
   bool missing_positional = false, missing_keyword = false;
   for (int p = 0; p < self->n_params; p++) {

@@ -70,8 +70,10 @@ PyObject* into_outs(OutArgs& outs, Direct&& direct, Copied&& copied) {
   return copied();
 }
 
-// Lets the frontend word a host error; always throws PythonError.
-[[noreturn]] void throw_host_error(Compiled* self, Record* record, const core::HostError& e);
+// Lets the frontend word a host error; always throws PythonError. `shapes` is a tuple with the shape
+// of each array and capture, where they are at hand.
+[[noreturn]] void throw_host_error(Compiled* self, Record* record, const core::HostError& e,
+                                   PyObject* shapes = nullptr);
 
 // Pointers of captured arrays into the executor; false with an error when one changed its layout.
 bool bind_captures(Compiled* self, CallArgs& call, Record* record, core::Executor& x);

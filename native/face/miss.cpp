@@ -116,16 +116,18 @@ Ref call_hook(Compiled* self, PyObject* name, PyObject* a, PyObject* b, PyObject
   return result;
 }
 
-void throw_host_error(Compiled* self, Record* record, const core::HostError& e) {
-  Ref values(PyTuple_New(2));
+void throw_host_error(Compiled* self, Record* record, const core::HostError& e, PyObject* shapes) {
+  Ref values(PyTuple_New(3));
   Ref a(e.a_unsigned ? PyLong_FromUnsignedLongLong(static_cast<unsigned long long>(e.a))
                      : PyLong_FromLongLong(e.a));
   Ref b(PyLong_FromLongLong(e.b));
   Ref kind(PyUnicode_FromString(core::host_error_name(e.kind)));
   Ref reg(PyLong_FromLong(e.reg));
-  if (!values || !a || !b || !kind || !reg) throw PythonError{};
+  Ref known(shapes ? Py_NewRef(shapes) : PyTuple_New(0));
+  if (!values || !a || !b || !kind || !reg || !known) throw PythonError{};
   PyTuple_SET_ITEM(values.get(), 0, a.release());
   PyTuple_SET_ITEM(values.get(), 1, b.release());
+  PyTuple_SET_ITEM(values.get(), 2, known.release());
   RecordRef hold(record);
   call_hook(self, g_hooks.host_error, record->object, kind.get(), reg.get(), values.get());
   raise(Err::internal, nullptr, "opkiln: %s", e.what());
@@ -133,6 +135,22 @@ void throw_host_error(Compiled* self, Record* record, const core::HostError& e) 
 }
 
 namespace {
+
+// The shapes of arguments and captures, in the order of the graph's inputs; throws PythonError.
+Ref shapes_of(const Views& args, const Views& captures) {
+  Ref shapes(PyTuple_New(static_cast<Py_ssize_t>(args.size() + captures.size())));
+  if (!shapes) throw PythonError{};
+  Py_ssize_t at = 0;
+  for (const Views* views : {&args, &captures}) {
+    for (size_t i = 0; i < views->size(); i++) {
+      const core::ArrayView& view = views->data()[i];
+      PyObject* shape = shape_tuple(view.ndim, view.shape);
+      if (!shape) throw PythonError{};
+      PyTuple_SET_ITEM(shapes.get(), at++, shape);
+    }
+  }
+  return shapes;
+}
 
 // The record of a call and the views of its arrays: all that instantiation needs.
 struct Prepared {
@@ -161,7 +179,7 @@ struct Prepared {
       return core::instantiate(record.get()->plan, args.data(), captures.data(),
                                outs.size() ? outs.data() : nullptr, current_stream());
     } catch (const core::HostError& e) {
-      throw_host_error(self, record.get(), e);
+      throw_host_error(self, record.get(), e, shapes_of(args, captures).get());
     }
   }
 };
