@@ -123,7 +123,7 @@ def test_command(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "load " in done.stdout.splitlines()[0]
-    assert "cache saves" in done.stdout and "wrote f.json" in done.stdout
+    assert "uncached / cached" in done.stdout and "wrote f.json" in done.stdout
     document = json.loads((tmp_path / "f.json").read_text())
     assert len(document["load"]) == 2
     assert [c["title"] for c in document["cases"]] == [c.title for c in cases.CASES]

@@ -99,7 +99,7 @@ def _tables(outcomes: Sequence[Outcome], peers: Sequence[str], console: Console)
         ways = (BASE, "opkiln", "opkiln out=", "opkiln uncached")
         saved = _ratio(outcome.ratio("opkiln uncached", "opkiln"))
         rows.append([outcome.case.title, *(_time(outcome, name) for name in ways), saved])
-    console.table(["float32", BASE, "opkiln", "with out=", "uncached", "cache saves"], rows)
+    console.table(["float32", BASE, "opkiln", "with out=", "uncached", "uncached / cached"], rows)
     console.title(f"Ratio to {BASE} (below 1 is faster)")
     rows = []
     for outcome in outcomes:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 if TYPE_CHECKING:
@@ -139,8 +140,8 @@ class Console:
 
             columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
             with Progress(*columns, console=rich, transient=True) as bar:
-                task = bar.add_task("", total=total, completed=-1)
-                yield lambda text: bar.update(task, advance=1, description=text)
+                task, done = bar.add_task("", total=total), count()
+                yield lambda text: bar.update(task, completed=next(done), description=text)
         elif is_terminal(sys.stderr) and not self.plain:
             try:
                 yield lambda text: _overwrite(text + " ...")
