@@ -96,6 +96,7 @@ def test_a_compiler_that_is_not_there(cache_dir: Path, setting: str) -> None:
     assert setting in report["message"]
     assert "apt install g++" in report["message"]
     assert "OPKILN_CXX" in report["message"]
+    assert f"unset OPKILN_CXX or CXX, since there is {shutil.which('c++')}" in report["message"]
 
 
 def test_every_probe_is_listed(cache_dir: Path, tmp_path: Path) -> None:
@@ -104,6 +105,7 @@ def test_every_probe_is_listed(cache_dir: Path, tmp_path: Path) -> None:
     assert report["error"] == "ToolchainNotFound"
     for part in ("c++: not found", "clang++: not found", "exit 9", "no licence", str(bad)):
         assert part in report["message"]
+    assert "unset" not in report["message"]
     assert not list((cache_dir / "compilers").glob("*.json"))
 
 

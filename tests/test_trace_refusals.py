@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.tracing import INT, A, check, refused, run, same, traced
 
+import opkiln as ok
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime.errors import AxisError, NotYet, ShapeError, TraceError, UnsupportedDType
 from opkiln.runtime.reference import interpret
@@ -67,6 +68,27 @@ def test_indexing_and_assignment() -> None:
         match=rf"test_trace_refusals.py:{assign.__code__.co_firstlineno + 2}\)\n.*np.where",
     ):
         run(assign, A)
+
+
+def test_assignment_to_all_items() -> None:
+    def fill(x: Any, key: Any) -> Any:
+        t = x + 1
+        t[key] = 1
+        return t
+
+    for key, advice in ((slice(None), "x = value"), (..., "x = value"), (slice(2), "x = np.where")):
+        with pytest.raises(TraceError, match=rf"item assignment (?s:.*)write {advice}"):
+            run(fill, A, key)
+
+
+def test_a_list_that_was_meant_as_an_array() -> None:
+    for fn in (lambda x: x * 2 + 1, lambda x: x.sum()):
+        with pytest.raises((TypeError, AttributeError)) as caught:
+            ok.compile(fn)([1.0, 2.0])
+        assert "pass np.asarray(" in caught.value.__notes__[0]
+    with pytest.raises(TypeError) as caught_too:
+        ok.compile(lambda x: sum(1))(A)  # type: ignore[call-overload]
+    assert not hasattr(caught_too.value, "__notes__")
 
 
 def test_in_place() -> None:
@@ -182,8 +204,18 @@ def test_unknown_functions_name_what_to_write() -> None:
         run(lambda x: pytest.importorskip("torch").tanh(x), A)
     with refused(TraceError, "np.where(np.isnan(x), 0.0, x)"):
         run(lambda x: np.nan_to_num(x), A)
-    with refused(TraceError, "np.tanh"):
+    with refused(TraceError, "np.log1p(x)"):
         run(lambda x: np.arctanh(x), A)
+    with refused(TraceError, "the functions that can"):  # no np.sign, np.tanh, ...
+        run(lambda x: np.arctan2(x, x), A)
+    with refused(TraceError, "write np.exp(x)"):
+        run(lambda x: x.exp(), A)
+    with refused(TraceError, "did you mean astype?"):
+        run(lambda x: x.astyp(float), A)
+    with refused(TraceError, "np.expand_dims(x, axis)"):
+        run(lambda x: x.unsqueeze(0), A)
+    with refused(TraceError, "return a tuple and call np.stack outside"):
+        run(lambda x: np.array([x.sum(), x.max()]), A)
     with refused(NotYet, "np.linalg.norm", "np.sqrt((x * x).sum(axis))"):
         run(lambda x: np.linalg.norm(x), A)
     with refused(NotYet, "np.trapezoid", "the functions that can"):  # no transpose

@@ -50,10 +50,13 @@ PyObject* wrap(PyObject* source, const DLTensor& t, bool readonly, Ref owner) {
   const int type_num = type_num_of(t.dtype);
   if (type_num == NPY_NOTYPE) {
     constexpr int kComplex = 5;
-    return raise(Err::dtype,
-                 t.dtype.code == kComplex ? "pass x.real and x.imag as two arguments"
-                                          : "convert it to float32 or another supported dtype",
-                 "expected a supported dtype, got a %s of %s%d%s", Py_TYPE(source)->tp_name,
+    const char* fix = "convert it to float32 or another supported dtype";
+    if (t.dtype.code == kComplex)
+      fix = "pass x.real and x.imag as two arguments";
+    else if (PyObject_HasAttrString(source, "float"))
+      fix = "convert it to float32 first: x.float()";  // torch
+    return raise(Err::dtype, fix, "expected a supported dtype, got a %s of %s%d%s",
+                 Py_TYPE(source)->tp_name,
                  t.dtype.code < 7 ? kNames[t.dtype.code] : "an unknown kind of dtype, bits ",
                  t.dtype.bits, t.dtype.lanes == 1 ? "" : " in packs of several");
   }

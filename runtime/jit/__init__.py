@@ -136,9 +136,12 @@ def _not_found(tried: list[str]) -> ToolchainNotFound:
     lines = "".join(f"\n  tried {_short(line, 500)}" for line in tried)
     setting = "OPKILN_CXX or CXX" if config.cxx is not None else "PATH"
     path = _short(os.environ.get("PATH", ""), 200)
+    fix = toolchain.HOW_TO_INSTALL
+    other = toolchain.default_program() if config.cxx is not None else None
+    if other is not None:
+        fix = f"unset {setting}, since there is {_short(other, 200)}; or {fix}"
     return ToolchainNotFound(
-        f"no working C++ compiler (from {setting}, PATH={path!r}){lines}",
-        fix=toolchain.HOW_TO_INSTALL,
+        f"no working C++ compiler (from {setting}, PATH={path!r}){lines}", fix=fix
     )
 
 

@@ -148,6 +148,11 @@ def requests() -> Iterator[Request]:
         yield _resolve(words)
 
 
+def default_program() -> str | None:
+    """The compiler that would be tried first if no setting named one."""
+    return next((found for name in _DEFAULTS if (found := store.find_program(name))), None)
+
+
 # ---- where the answer is kept ----
 
 

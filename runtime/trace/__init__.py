@@ -10,7 +10,7 @@ import numpy as np
 
 from opkiln.ops import primitives as p
 from opkiln.ops.record import record
-from opkiln.runtime.errors import TraceError
+from opkiln.runtime.errors import OpkilnError, TraceError
 from opkiln.runtime.graph import Graph, Node, make
 from opkiln.runtime.trace import functions, nesting, views
 from opkiln.runtime.trace.host import HostTracer
@@ -165,6 +165,10 @@ def trace(
         pins = tuple((*at, value) for at, (value, _) in pinned)
         places = tuple(place_text(place) for _, (_, place) in pinned)
         return Traced(graph, out_tree, tuple(session.captures), pins, places)
+    except (TypeError, AttributeError) as error:
+        if not is_a(error, OpkilnError):
+            _note_lists(error, names, tree)
+        raise
     except RecursionError:  # of plain functions; those that are compiled are counted
         raise TraceError(
             f"{name} recurses deeper than Python allows while it is traced ({_first_line(fn)})",
@@ -172,6 +176,16 @@ def trace(
         ) from None
     finally:
         session.close()
+
+
+def _note_lists(error: Exception, names: Sequence[str], tree: tuple[Any, ...]) -> None:
+    """Python's own error may come of a list of numbers where an array was meant."""
+    for parameter, part in zip(names, tree, strict=True):
+        if is_a(part, list):
+            error.add_note(
+                f"opkiln: argument {parameter!r} is a list, and stays one in the function: where "
+                f"an array is meant, pass np.asarray({parameter})"
+            )
 
 
 def labels_of(names: Sequence[str], tree: tuple[Any, ...]) -> dict[int, tuple[str, str]]:

@@ -129,15 +129,10 @@ def _into(ufunc: np.ufunc, out: Any, inputs: tuple[Any, ...], dtype: Any) -> Any
 
 
 def _unknown(name: str) -> Exception:
-    import difflib
-
-    known = sorted(n for n in {*ELEMENTWISE, *(f.__name__ for f in FUNCTIONS)} if hasattr(np, n))
-    last = name.rpartition(".")[2]
-    near = difflib.get_close_matches(last, known, n=3, cutoff=0.7)
-    advice = WRITE_INSTEAD.get(last) or (
-        f"close matches that can: {', '.join('np.' + n for n in near)}" if near
-        else "write it with the functions that can: + - * / np.where np.exp x.sum(axis) ..."
-    )  # fmt: skip
+    """It is a function of NumPy, so that none of a similar name is what was meant."""
+    advice = WRITE_INSTEAD.get(name.rpartition(".")[2]) or (
+        "write it with the functions that can: + - * / np.where np.exp x.sum(axis) ..."
+    )
     return failure(NotYetFunction, f"np.{name} cannot be traced yet", fix=advice)
 
 
@@ -468,9 +463,10 @@ def _missing(name: str) -> NoReturn:
     import difflib
 
     advice = NO_ATTRIBUTE.get(name) or WRITE_INSTEAD.get(name)
+    if advice is None and getattr(np, name, None) in {*BY_UFUNC, *FUNCTIONS}:
+        advice = f"write np.{name}(x)"
     if advice is None:
-        near = difflib.get_close_matches(
-            name, [*METHODS, *ATTRIBUTES, "shape", "dtype", "ndim", "size"], n=3
-        )
+        known = [*METHODS, *ATTRIBUTES, "shape", "dtype", "ndim", "size"]
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.75)
         advice = f"did you mean {', '.join(near)}?" if near else "use operators and NumPy functions"
     raise failure(MissingAttribute, f"x.{name} of a traced array cannot be traced yet", fix=advice)

@@ -261,7 +261,7 @@ class Tracer(Operators, ArrayValue):
     __array__ = _advice(
         f"np.asarray, np.array or a function that needs a real array: {_NO_VALUE}",
         "drop np.asarray (np.array, np.ascontiguousarray): this is an array already, and "
-        "x.astype(dtype) converts it",
+        "x.astype(dtype) converts it; to join several, return a tuple and call np.stack outside",
     )
     __jax_array__ = _advice(
         "arithmetic between a JAX array and a traced array: JAX needs a real array",
@@ -271,11 +271,16 @@ class Tracer(Operators, ArrayValue):
         "iteration over a traced array, whose length is known only when the compiled function runs",
         "compute on the whole array, with x.sum(axis) or np.where(...)",
     )
-    __setitem__ = _advice(
-        "item assignment into a traced array",
-        "write x = np.where(mask, value, x), which makes a new array",
-    )
-    __delitem__ = __setitem__
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        """Refuse: what was computed from the array before would not see the change."""
+        if key is Ellipsis or (isinstance(key, slice) and key == slice(None)):
+            fix = "write x = value, or x = np.full_like(x, value), in place of x[...] = value"
+        else:
+            fix = "write x = np.where(mask, value, x), with a mask that is true where to assign"
+        raise failure(TraceError, "item assignment into a traced array", fix=fix)
+
+    __delitem__ = _advice("deleting items of a traced array", "choose outside what is passed in")
 
     @property
     def __dlpack__(self) -> Any:
