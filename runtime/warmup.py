@@ -177,6 +177,18 @@ def _noted(error: Exception, call: Call) -> Exception:
     given = [f"{v!r:.60}" for v in call.args]
     given += [f"{name}={v!r:.60}" for name, v in call.kwargs.items()]
     error.add_note(f"while warming up {call.function._frontend.name}({', '.join(given)})")
+    kinds: list[
+        str
+    ] = []  # types are values for x.astype(dtype), and nothing else that a call takes
+    mapped(
+        [list(call.args), call.kwargs],
+        lambda v: kinds.append(v.__name__) if is_a(v, type) and v not in _NUMBERS else None,
+    )
+    for kind in kinds:
+        error.add_note(
+            f"the type {kind} was passed as it is, for a dtype: where an array is meant, write "
+            f"TensorSpec(shape, {kind!r}), and TensorSpec((), {kind!r}) for a NumPy scalar"
+        )
     if isinstance(error, ShapeError) and "None" in str(given):
         error.add_note(
             "each None was tried as one size: write the size where it is a known one, such as "

@@ -240,6 +240,13 @@ def test_failures_name_their_call() -> None:
             ok.warmup(wrong)
 
 
+def test_a_type_that_was_meant_as_an_array() -> None:
+    with pytest.raises(TypeError) as caught:
+        ok.compile(lambda x: x * 2).warmup(np.float64)
+    assert "TensorSpec((), 'float64') for a NumPy scalar" in caught.value.__notes__[-1]
+    ok.compile(lambda x, dtype: x.astype(dtype)).warmup(TensorSpec(3, "f4"), np.float64)
+
+
 def test_a_method_must_bring_its_instance() -> None:
     class Model:
         @ok.compile
