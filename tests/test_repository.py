@@ -13,6 +13,7 @@ from tests.conftest import PEERS
 import opkiln
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.config import Config
+from opkiln.runtime.trace import functions, reductions
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -113,6 +114,27 @@ def test_page_of_ops_is_current(golden: str) -> None:
         kinds = ", ".join(words[kind] for kind in fold.accepts)
         exactness += " for floats, integers exact" if exactness != "exact" else ""
         lines.append(f"| {fold.name} | {numpy} | {kinds} | {exactness} | {fold.ungated or '-'} |")
+    rest = [f for f in functions.FUNCTIONS if f not in reductions.FUNCTIONS]
+    spelled = {
+        "functions": [f"np.{f.__name__}" for f in rest],
+        "methods": [f"x.{m}" for m in functions.METHODS if m not in reductions.METHODS],
+        "attributes": [f"x.{a}" for a in [*functions.ATTRIBUTES, "shape", "size", "ndim", "dtype"]],
+    }
+    lines += [
+        "",
+        "## Shapes, views and the rest",
+        "",
+        "These are no rows: they move no data, or are written over rows. Indexing takes `None`,",
+        "`...` and `:`, so `x[:, None]`; `reshape`, `ravel` and `flatten` take only what leaves the",
+        "shape as it is. What NumPy makes of numbers alone while the function is traced, such as",
+        "`np.arange(3)`, `np.linspace(0, 1, 5)` or `np.full(3, 2.0)`, is an array that the program",
+        "keeps.",
+        "",
+        "| kind | names |",
+        "|---|---|",
+    ]
+    for kind, names in spelled.items():
+        lines.append(f"| {kind} | {', '.join(f'`{name}`' for name in sorted(set(names)))} |")
     page = type(golden)(ROOT / "docs" / "ops.md", golden.update)
     assert "\n".join(lines) + "\n" == page
 
