@@ -160,6 +160,19 @@ def test_no_command_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "demo" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["demo", "show", "cache ls"])
+def test_unknown_option_shows_the_usage_of_its_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*command.split(), "model.py:f"] if command == "show" else command.split()
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--shpes"])
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    assert said.startswith(f"usage: opkiln {command} ")
+    assert "unrecognized arguments: --shpes" in said
+
+
 def test_unknown_command(tmp_path: Path) -> None:
     done = opkiln("cook", cwd=tmp_path)
     assert done.returncode == 2
@@ -233,6 +246,7 @@ def test_interrupt(tmp_path: Path) -> None:
 
 def test_demo_from_a_cold_cache(cache_dir: Path, tmp_path: Path) -> None:
     done = opkiln("demo", cwd=tmp_path, OPKILN_CACHE_DIR=str(cache_dir))
+    assert "opkiln show FILE.py:FUNC" in done.stdout  # what to do next
     assert done.returncode == 0, done.stderr
     assert "1797 handwritten digits" in done.stdout
     assert done.stdout.count("first call") == 4

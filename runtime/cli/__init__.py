@@ -66,7 +66,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:  # by the command's own parser, so that its usage shows, not that of `opkiln`
+        of = getattr(arguments, "parser", parser)
+        of.error(f"unrecognized arguments: {' '.join(unknown)}")
     if arguments.version:
         print(f"opkiln {opkiln.__version__}")
         return 0

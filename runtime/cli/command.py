@@ -46,7 +46,7 @@ def command(
         allow_abbrev=False,
     )
     parser.add_argument("--plain", action="store_true", help="plain text even on a terminal")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 

@@ -132,4 +132,7 @@ def show(console: Console) -> int:
             f"{function.__name__}: {info.calls:,} calls, {info.traces} trace(s), "
             f"{info.builds} build(s), {info.executors} executor(s)"
         )
+    console.line()
+    console.line("next: decorate a function of your own with @ok.compile, and see what it becomes:")
+    console.line("  opkiln show FILE.py:FUNC --shapes 'float32[64,1024]'")
     return 0
