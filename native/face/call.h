@@ -70,8 +70,8 @@ PyObject* into_outs(OutArgs& outs, Direct&& direct, Copied&& copied) {
   return copied();
 }
 
-// Lets the frontend word a host error; always throws PythonError. `shapes` is a tuple with the shape
-// of each array and capture, where they are at hand.
+// Lets the frontend word a host error; always throws PythonError. `shapes` is a tuple with the
+// shape of each array and capture, where they are at hand.
 [[noreturn]] void throw_host_error(Compiled* self, Record* record, const core::HostError& e,
                                    PyObject* shapes = nullptr);
 
