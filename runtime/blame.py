@@ -23,7 +23,7 @@ from opkiln.runtime.errors import (
 )
 from opkiln.runtime.graph import Graph, Node, topological
 from opkiln.runtime.lower import nonempty
-from opkiln.runtime.reference import division_faults, evaluate_host
+from opkiln.runtime.reference import division_faults, evaluate_host, misfit
 
 # What NumPy says of each fault bit.
 _FAULTS = {DIVISION_BY_ZERO: "divide by zero", DIVISION_OVERFLOW: "overflow"}
@@ -79,8 +79,7 @@ def _misfit(node: Node | None, shapes: Shapes) -> str:
             tuple(evaluate_host(s.shape, shapes)) for s in node.src if not s.is_host and s.shape
         ]
         if not isinstance(node.op, BroadcastTo):
-            texts = " ".join(str(shape).replace(", ", ",") for shape in known)
-            return f"operands could not be broadcast together with shapes {texts}"
+            return misfit(known)
         target = tuple(evaluate_host(node.src[1:], shapes))
     except (OpkilnError, IndexError):  # a size that comes from a Python number
         return ""

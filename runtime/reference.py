@@ -279,10 +279,14 @@ def _check_broadcast(operands: Sequence[Array]) -> None:
         extents = [a.shape[axis] for a in operands if a.ndim >= -axis]
         try:
             _bcast(*extents)
-        except ShapeError as error:
-            raise ShapeError(
-                f"{error}, shapes {' '.join(str(a.shape) for a in operands)}"
-            ) from None
+        except ShapeError:
+            raise ShapeError(misfit(a.shape for a in operands)) from None
+
+
+def misfit(shapes: Iterable[tuple[Any, ...]]) -> str:
+    """What NumPy says of operands that do not fit each other."""
+    texts = " ".join(str(shape).replace(", ", ",") for shape in shapes)
+    return f"operands could not be broadcast together with shapes {texts}"
 
 
 def _elementwise(op: p.Elementwise, args: list[Array], node: Node) -> Array:

@@ -248,7 +248,7 @@ def test_shapes_of_length_zero_and_one() -> None:
     ]:
         (found,) = interpret(one.graph, [np.ones(a), np.ones(b)])
         assert found.shape == np.broadcast_shapes(a, b)
-    with pytest.raises(ShapeError, match="extents 3 and 4") as caught:
+    with pytest.raises(ShapeError, match=r"with shapes \(3,3\) \(3,4\)") as caught:
         interpret(one.graph, [np.ones((3, 3)), np.ones((3, 4))])
     assert "test_trace" in str(caught.value)
     check(lambda x: (x.sum(), x.sum(0), x.sum(1), x.max(1)), np.zeros((0, 3), np.float32))
