@@ -27,21 +27,18 @@ from opkiln.runtime.errors import (
 )
 from opkiln.runtime.errstate import MODES
 from opkiln.runtime.executor import Info, apply_limits, counters, totals
-from opkiln.runtime.explain import (
-    Cause,
+from opkiln.runtime.explain import Cause, Explanation, History, Kernels
+from opkiln.runtime.graph import Graph
+from opkiln.runtime.locks import ForkLock
+from opkiln.runtime.options import Options, checked
+from opkiln.runtime.parts import (
     Change,
-    Explanation,
-    History,
-    Kernels,
     argument_parts,
     capture_parts,
     class_changes,
     pin_parts,
     summary,
 )
-from opkiln.runtime.graph import Graph
-from opkiln.runtime.locks import ForkLock
-from opkiln.runtime.options import Options, checked
 from opkiln.runtime.plain import Plain
 from opkiln.runtime.program import Program, Request, clear_programs, program_of
 from opkiln.runtime.reference import interpret
