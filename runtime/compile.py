@@ -238,7 +238,7 @@ class Function(Generic[P, R]):
     ) -> dict[tuple[str, str], str]:
         """The named parts of a trace's key."""
         ids = [
-            self.native._static_id(v) if k == "s" else None
+            self.history.number(v, self.native._static_id(v)) if k == "s" else None
             for v, k in zip(leaves, kinds, strict=True)
         ]
         arrays = [label for label, k in zip(labels, kinds, strict=True) if k == "a"]
@@ -303,6 +303,11 @@ class Function(Generic[P, R]):
             cause, record.cause = record.cause, None
         self.history.missed(self.native._misses(), number, cause, built)
 
+    def ahead(self, record: Record, door: str, seconds: float = 0.0) -> None:
+        """Note a trace made by a method, before any call that needs it."""
+        with self._lock:
+            record.cause = self.history.ahead(record.cause, door, seconds * 1e3)
+
     def interpret(self, record: Record, leaves: list[Any]) -> tuple[Any, ...]:
         """Run a call without a compiler: by the reference interpreter."""
         if config.assert_cached:
@@ -360,6 +365,7 @@ class Function(Generic[P, R]):
         with self._method_hint("lower"):
             tree, leaves, kinds = self.native._flatten(*args, **kwargs)
         record, _ = self.native._missing(*args, **kwargs)
+        self.ahead(record, "lower")
         arrays = [v for v, kind in zip(leaves, kinds, strict=True) if kind == "a"]
         # A program of its own has no variants yet, so all that a call needs is missing from it.
         program = Program(record.graph, len(arrays), record.program.pins, self.options.opt_level)

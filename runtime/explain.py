@@ -5,7 +5,9 @@ A miss is explained by the parts in which its key differs from the earlier one n
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType
@@ -34,6 +36,7 @@ class Cause:
     trace_ms: float
     lower_ms: float
     shared: bool  # an equal graph had been lowered before
+    ahead: str = ""  # if it was made before the call: how, and what it cost
 
 
 @record
@@ -60,11 +63,13 @@ class Miss:
     build_ms: float
     load_ms: float
     total_ms: float  #: the whole miss, with making the executor
+    ahead: str = ""  #: what had been done before the call, such as "warmed up before: 71.2 ms"
 
     @property
     def reasons(self) -> list[str]:
         """The changes, one text each; those against the cache on disk last."""
         ours = [str(change) for change in self.changes] or ["first call"]
+        ours += [self.ahead] if self.ahead else []
         return [*ours, *(f"on disk: {change}" for change in self.cache_changes)]
 
     @property
@@ -90,14 +95,16 @@ class Miss:
             )
             if ms
         )
-        total = (
-            f"{self.total_ms:.1f} ms" if self.total_ms >= 0.1 else f"{self.total_ms * 1e3:.1f} us"
-        )
+        total = _ms(self.total_ms)
         return f"{total} ({parts})" if parts else total
 
     def __str__(self) -> str:
         number = f"miss {self.number}" if self.number else "failed"
         return f"{number}, {self.what}, {self.cost}: {self.reason}"
+
+
+def _ms(ms: float) -> str:
+    return f"{ms:.1f} ms" if ms >= 0.1 else f"{ms * 1e3:.1f} us"
 
 
 @record
@@ -186,7 +193,9 @@ class History:
         self._family: _Name | None = None
         self._identity: Parts = {}
         self._clears = 0
+        self._numbers: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._told: deque[tuple[int, Cause | None, Kernels | None, bool]] = deque(maxlen=KEPT)
+        self._warmups: list[float] = []  # milliseconds of each
         self._divisions: dict[str, None] = {}
         self.no_compiler = ""  # why calls run in the interpreter
         self._lock = ForkLock()
@@ -222,10 +231,32 @@ class History:
                 ("function", "definition"): f"no. {self._family.definitions}", **identity
             }  # fmt: skip
 
+    def number(self, value: Any, native_id: int) -> int:
+        """A static value's number in texts: that of its first trace, also after a clear()."""
+        known = self._numbers.get(id(value))
+        if known and known[0]() is value:
+            return known[1]
+        numbers, key = self._numbers, id(value)
+        with contextlib.suppress(TypeError):  # texts and tuples, which their value tells apart
+            numbers[key] = weakref.ref(value, lambda _: numbers.pop(key, None)), native_id
+        return native_id
+
     def cleared(self) -> None:
         """Note a clear(): traces that follow differ from earlier ones by it."""
         with self._lock:
             self._clears += 1
+
+    def ahead(self, cause: Cause | None, door: str, ms: float = 0.0) -> Cause | None:
+        """The cause of a trace that no call has told yet, made ahead by `door`."""
+        if cause is not None and not cause.ahead:
+            ms += cause.trace_ms + cause.lower_ms
+            how = "warmed up before" if door == "warmup" else f"traced before by {door}()"
+            made = Cause(cause.changes, 0.0, 0.0, cause.shared, f"{how}: {_ms(ms)}")
+        else:
+            made = cause
+        if door == "warmup":
+            self._warmups.append(ms)
+        return made
 
     def missed(self, log: Log, number: int, cause: Cause | None, kernels: Kernels | None) -> None:
         """Note what hooks added to a miss, and log it."""
@@ -268,6 +299,8 @@ class History:
         return [miss for _, miss in sorted(misses, key=lambda item: item[0])]
 
     def _remarks(self, copies: Iterable[Copy], counts: dict[str, int]) -> Iterator[str]:
+        if self._warmups:
+            yield f"warmed up {_times(len(self._warmups))}, {_ms(sum(self._warmups))}"
         for why, result, name, times in copies:
             yield f"{_COPY[why].format(k=result, name=_quoted(name))}: {_times(times)}"
         if counts["packs"]:
@@ -311,19 +344,22 @@ def _miss(number: int, cause: Cause | None, kernels: Kernels | None, ns: int) ->
     source = kernels.source if kernels else "memory"
     trace_ms, lower_ms = (cause.trace_ms, cause.lower_ms) if cause else (0.0, 0.0)
     kernel_ms = kernels.seconds * 1e3 if kernels else 0.0
+    ahead = cause.ahead if cause else ""
+    shared = cause is not None and cause.shared and not ahead
     # What a trace differs in says it all; of a known trace, the layout classes do.
     changes = cause.changes if cause else kernels.changes if kernels else ()
     return Miss(
         number=number,
-        layer="program" if source == "memory" else "artifact",
+        layer="artifact" if source != "memory" else "executor" if ahead else "program",
         changes=changes,
         cache_changes=kernels.cache_changes if kernels else (),
-        source="shared" if cause and cause.shared and source == "memory" else source,
+        source="shared" if shared and source == "memory" else source,
         trace_ms=trace_ms,
         lower_ms=lower_ms,
         build_ms=kernel_ms if source != "disk" else 0.0,
         load_ms=kernel_ms if source == "disk" else 0.0,
         total_ms=ns * 1e-6 or trace_ms + lower_ms + kernel_ms,
+        ahead=ahead,
     )
 
 
@@ -368,4 +404,4 @@ def _thread(native_id: int) -> str:
         for thread in threading.enumerate():
             if thread.native_id == native_id:
                 return str(thread.name)
-    return f"{native_id}, which has ended"
+    return f"one that has ended (no. {native_id})"

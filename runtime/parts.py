@@ -42,14 +42,22 @@ def difference(old: Parts, new: Parts) -> tuple[Change, ...]:
     That a static value is another one is only said of two that look the same, in one definition.
     """
     names = [*old, *(name for name in new if name not in old)]
-    names = [name for name in names if old.get(name) != new.get(name)]
+    names = [name for name in names if name[1] != "type" and old.get(name) != new.get(name)]
     names = [name for name in names if name[1] != "identity"] or names
     other_kind = {subject for subject, aspect in names if aspect == "kind"}
     return tuple(
-        Change(_name(*name), old.get(name, ""), new.get(name, ""))
+        Change(_name(*name), _shown(old, name), _shown(new, name))
         for name in names
         if name[1] == "kind" or name[0] not in other_kind
     )
+
+
+def _shown(parts: Parts, name: tuple[str, str]) -> str:
+    """A part in words; the kind of a static value is its type and value, such as "bool True"."""
+    subject, aspect = name
+    if aspect != "kind" or (subject, "value") not in parts:
+        return parts.get(name, "")
+    return f"{parts[subject, 'type']} {parts[subject, 'value']}".strip()
 
 
 def _name(subject: str, aspect: str) -> str:
@@ -68,6 +76,7 @@ def nearest(earlier: Iterable[Parts], parts: Parts) -> tuple[Change, ...] | None
 
 
 _KINDS = {"a": "array", "i": "int", "u": "int above int64", "f": "float", "s": "static"}
+_TYPED = frozenset([str, bytes, int, float, bool])  # whose values do not say their type to all
 _PLAIN = frozenset([str, bytes, int, float, bool, type(None), slice, type(...)])
 
 
@@ -85,6 +94,7 @@ def argument_parts(
         elif kind == "s":
             parts[subject, "value"] = _static_text(leaf, number, by_identity=label == "self")
             parts[subject, "identity"] = f"no. {number}"
+            parts[subject, "type"] = type(leaf).__name__ if type(leaf) in _TYPED else ""
     return parts
 
 

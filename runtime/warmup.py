@@ -112,6 +112,10 @@ def warm(calls: Sequence[Call]) -> tuple[Warmed, ...]:
             hit = "built" if hit == "built" else outcome.hit
             seconds += outcome.seconds
         results[at] = Warmed(frontend.name, before.kernels + len(want.requests), hit, seconds)
+    for at, (made, _) in traced.items():
+        calls[at].function._frontend.ahead(
+            made, "warmup", results[at].seconds if at in results else 0
+        )
     if errors:
         raise errors[0]
     return tuple(results[at] for at in range(len(calls)))

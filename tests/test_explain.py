@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import re
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -45,6 +48,13 @@ TRACED: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...], se
     ),
     "rank": (lambda x, k: x + k, (A, 1), (A[0], 1), {("argument `x` rank", "2", "1")}),
     "kind": (lambda x, k: x + k, (A, A), (A, 1), {("argument `k` kind", "array", "int")}),
+    "static for array": (
+        lambda x, k: x + k, (A, A), (A, True), {("argument `k` kind", "array", "bool True")},
+    ),
+    "static for number": (
+        lambda x, k: x if k is None else x + k, (A, 1), (A, None),
+        {("argument `k` kind", "int", "None")},
+    ),
     "weak scalar": (lambda x, k: x + k, (A, 1), (A, 1.0), {("argument `k` kind", "int", "float")}),
     "large int": (
         lambda x, k: x + k, (A, 1), (A, 2**63), {("argument `k` kind", "int", "int above int64")},
@@ -113,6 +123,26 @@ def test_another_receiver_is_named_without_running_its_code() -> None:
     (change,) = Model.step.explain()[-1].changes
     assert change.name == "argument `self` value"
     assert "Loud object (no. " in change.old and change.old != change.new
+
+
+def test_a_receiver_keeps_its_number_over_a_clear() -> None:
+    class Kept(Model):
+        pass
+
+    one = Kept(3.0)
+    one.step(A)
+    Model.step.clear()
+    one.step(A)
+    (change,) = Model.step.explain()[-1].changes
+    assert change.name == "f.clear() calls"
+    two = Kept(4.0)
+    two.step(A)
+    assert "argument `self` value" in {c.name for c in Model.step.explain()[-1].changes}
+    gone, numbers = weakref.ref(one), Model.step._frontend.history._numbers
+    before = len(numbers)
+    del one
+    gc.collect()
+    assert gone() is None and len(numbers) == before - 1
 
 
 def test_a_static_object_whose_repr_fails_is_named_by_its_class() -> None:
@@ -266,7 +296,8 @@ def test_other_threads_evictions_and_busy_executors(parallelize: Parallelize) ->
         thread = threading.Thread(target=f, args=(A,))
         thread.start()
         thread.join()
-        assert [c.name for c in f.explain()[-1].changes] == ["thread"]
+        (change,) = f.explain()[-1].changes
+        assert change.name == "thread" and "one that has ended (no. " in change.new
     limits = native.get_limits()
     try:
         native.set_limits(executors=1)
@@ -291,9 +322,28 @@ def test_warmup_and_bind() -> None:
     f.warmup(ok.TensorSpec((None, 4), "float64"))
     f(A)
     (first,) = f.explain()
-    assert (first.layer, first.source) == ("program", "memory") and first.trace_ms > 0
+    assert (first.layer, first.source, first.changes) == ("executor", "memory", ())
+    assert first.trace_ms == first.lower_ms == first.build_ms == 0 < first.total_ms
+    assert re.fullmatch(r"first call; warmed up before: \d+\.\d ms", first.reason)
+    assert re.fullmatch(r"warmed up once, \d+\.\d ms", f.explain().remarks[0])
     f.bind(A)()
     assert "one of its own for bind()" in f.explain()[-1].reason
+
+
+def test_what_lower_traced_is_not_part_of_a_call() -> None:
+    f = ok.compile(lambda x, k: x + k - 13)
+    f.lower(A, 1)
+    f(A, 1)
+    (first,) = f.explain()
+    assert first.trace_ms == first.lower_ms == 0
+    assert first.ahead.startswith("traced before by lower(): ")
+    f.warmup(A, 1.0)
+    f.warmup(A, 1.0)
+    f(A, 1.0)
+    miss = f.explain()[-1]
+    assert changes(miss) == {("argument `k` kind", "int", "float")}
+    assert miss.layer == "executor" and miss.ahead.startswith("warmed up before: ")
+    assert f.explain().remarks[0].startswith("warmed up 2 times, ")
 
 
 def test_misses_of_shapes_are_bounded_and_leave_the_others() -> None:
