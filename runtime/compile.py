@@ -115,6 +115,7 @@ class Record:
 
     __slots__ = (
         "__weakref__",
+        "captured",
         "captures",
         "cause",
         "divides",
@@ -134,6 +135,7 @@ class Record:
         self.kinds = kinds
         self.plan = program.plan
         self.captures = traced.captures
+        self.captured = traced.captured
         self.labels = labels  # of the array leaves, then of the captures
         self.divides = bool(blame.divisions(program.graph, -1))
         self.cause: Cause | None = cause  # of the trace, until a miss has told it
@@ -247,7 +249,7 @@ class Function(Generic[P, R]):
         return {
             **argument_parts(labels, leaves, kinds, ids),
             **pin_parts(own, arrays),
-            **capture_parts(traced.captures),
+            **capture_parts(_capture_labels(traced), traced.captures),
         }
 
     def build(self, record: Record, requests: list[Request]) -> Kernels:
@@ -379,7 +381,7 @@ class Function(Generic[P, R]):
             program.source(requests) if requests else "",
             arrays=(
                 *(path for path, kind in zip(paths, kinds, strict=True) if kind == "a"),
-                *(f"captured{i}" for i in range(len(record.captures))),
+                *(c.name or f"captured{i}" for i, c in enumerate(record.captured)),
             ),
             scalars=tuple(path for path, kind in zip(paths, kinds, strict=True) if kind in "iuf"),
             shapes=tuple(np.shape(array) for array in [*arrays, *record.captures]),
@@ -394,7 +396,12 @@ class Function(Generic[P, R]):
     def explain(self) -> Explanation:
         """Why calls missed: for each miss the parts of its key that changed, and what it cost."""
         counts = self.native._counters()
-        return self.history.explanation(self.native._misses(), self.native._copies(), counts)
+        with self._lock:
+            records = [record for held in self._records.values() for record in held]
+        captured = [one for record in records for one in record.captured]
+        return self.history.explanation(
+            self.native._misses(), self.native._copies(), counts, captured
+        )
 
     def warmup(self, /, *args: Any, **kwargs: Any) -> Warmed:
         """Build ahead what such a call needs; nothing runs, and no array is needed.
@@ -487,7 +494,12 @@ def compile(fn: Any = None, /, **options: Unpack[Keywords]) -> Any:
 def _array_labels(traced: Traced, labels: tuple[str, ...], kinds: str) -> tuple[str, ...]:
     """Names of a program's inputs: array leaves, then captures."""
     arrays = [label for label, kind in zip(labels, kinds, strict=True) if kind == "a"]
-    return (*arrays, *(f"captured array {i}" for i in range(len(traced.captures))))
+    return (*arrays, *_capture_labels(traced))
+
+
+def _capture_labels(traced: Traced) -> tuple[str, ...]:
+    """What captured arrays are called: by where the function has them from, else by number."""
+    return tuple(f"captured array {c.name or i}" for i, c in enumerate(traced.captured))
 
 
 def _signature(fn: Any) -> inspect.Signature:

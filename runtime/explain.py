@@ -20,6 +20,7 @@ from opkiln.runtime.key import sha256
 from opkiln.runtime.locks import ForkLock
 from opkiln.runtime.options import Options
 from opkiln.runtime.parts import Change, Parts, layout_parts, nearest
+from opkiln.runtime.trace.captured import Captured
 
 KEPT = 256  # misses that one function remembers
 _NAMES = 256  # names of functions whose last keys are remembered, in case they are defined again
@@ -272,12 +273,17 @@ class History:
         self._told.append((log[0] + 1, cause, kernels, True))
         return _miss(0, cause, kernels, 0)
 
-    def explanation(self, log: Log, copies: Iterable[Copy], counts: dict[str, int]) -> Explanation:
-        """All that is remembered, in order."""
+    def explanation(
+        self, log: Log, copies: Iterable[Copy], counts: dict[str, int], held: Sequence[Captured]
+    ) -> Explanation:
+        """All that is remembered, in order; `held` are the captured arrays of living traces."""
         misses = self._merged(log[1])
         shown = sum(1 for miss in misses if miss.number)
         return Explanation(
-            self.name, tuple(misses), max(0, log[0] - shown), tuple(self._remarks(copies, counts))
+            self.name,
+            tuple(misses),
+            max(0, log[0] - shown),
+            (*self._remarks(copies, counts), *_capture_remarks(held)),
         )
 
     def _merged(self, entries: Sequence[Entry]) -> list[Miss]:
@@ -328,6 +334,18 @@ _COPY = {
     "e": "errstate raise leaves out= untouched, so result {k} goes to it by copy",
     "i": "result {k} of the interpreter copied to out=",
 }
+
+
+def _capture_remarks(held: Sequence[Captured]) -> Iterator[str]:
+    names = dict.fromkeys(one.name or "an array without a name" for one in held)
+    if names:
+        yield f"captured by reference: {', '.join(names)}"
+    rebound = ((one.name.removeprefix("view of "), one.place) for one in held if one.rebound)
+    for name, place in dict.fromkeys(rebound):
+        yield (
+            f"{name} was bound to another array since the trace ({place}): calls go on with the "
+            f"old one; write {name}[...] = or an operator like -= in place, or call f.clear()"
+        )
 
 
 def _quoted(name: str | None) -> str:

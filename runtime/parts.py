@@ -137,11 +137,11 @@ def summary(parts: Parts) -> str:
     return ", ".join(words)
 
 
-def capture_parts(captures: Sequence[Any]) -> Parts:
+def capture_parts(labels: Sequence[str], captures: Sequence[Any]) -> Parts:
     """The layouts of captured arrays, which hold for the life of a trace."""
     parts: Parts = {}
-    for i, array in enumerate(captures):
-        parts.update(layout_parts(f"captured array {i}", array.dtype, array.shape, array.strides))
+    for label, array in zip(labels, captures, strict=True):
+        parts.update(layout_parts(label, array.dtype, array.shape, array.strides))
     return parts
 
 

@@ -204,7 +204,7 @@ def test_clear_and_captured_layouts() -> None:
     f(A)
     assert changes(f.explain()[-1]) == {
         ("f.clear() calls", "1", "2"),
-        ("captured array 0 axis 0", "contiguous", "stride 2"),
+        ("captured array held axis 0", "contiguous", "stride 2"),
     }
 
 

@@ -83,9 +83,10 @@ bool captures_unchanged(Compiled* self, Record* record) {
     if (OPKILN_LIKELY(is_as_traced(record->captures[i], record->capture_layouts[i]))) continue;
     Ref name(function_name(self->frontend));
     if (name) {
+      const Py_ssize_t args = PyTuple_GET_SIZE(record->labels) - std::ssize(record->captures);
       raise(Err::shape, "call f.clear() after changing the layout of a captured array",
-            "%U(): captured array %zu changed its shape, strides or dtype since the trace",
-            name.get(), i);
+            "%U(): %S changed its shape, strides or dtype since the trace", name.get(),
+            record->label(args + static_cast<Py_ssize_t>(i)));
     }
     return false;
   }

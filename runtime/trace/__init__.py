@@ -12,7 +12,8 @@ from opkiln.ops import primitives as p
 from opkiln.ops.record import record
 from opkiln.runtime.errors import OpkilnError, TraceError
 from opkiln.runtime.graph import Graph, Node, make
-from opkiln.runtime.trace import functions, nesting, views
+from opkiln.runtime.trace import captured, functions, nesting, views
+from opkiln.runtime.trace.captured import Captured
 from opkiln.runtime.trace.host import HostTracer
 from opkiln.runtime.trace.nesting import Nested
 from opkiln.runtime.trace.session import (
@@ -26,6 +27,7 @@ from opkiln.runtime.trace.session import (
 from opkiln.runtime.trace.tracer import Tracer, call_row
 
 __all__ = [
+    "Captured",
     "HostTracer",
     "Nested",
     "Out",
@@ -60,6 +62,7 @@ class Traced:
     captures: tuple[np.ndarray[Any, Any], ...]  # inputs that follow the array leaves
     pins: tuple[tuple[int, int, int], ...]  # (input, axis, extent) that the trace holds for
     pin_places: tuple[str, ...] = ()  # the user's line of each pin
+    captured: tuple[Captured, ...] = ()  # where the function has each capture from
 
 
 # What stands above another decorator must stand below it: it decides what the function is given.
@@ -164,7 +167,9 @@ def trace(
         pinned = sorted(session.pins.items(), key=lambda item: item[0])
         pins = tuple((*at, value) for at, (value, _) in pinned)
         places = tuple(place_text(place) for _, (_, place) in pinned)
-        return Traced(graph, out_tree, tuple(session.captures), pins, places)
+        static = [(labels[i][1], leaves[i]) for i, kind in enumerate(kinds) if kind == "s"]
+        found = captured.find(fn, static, session.owners)
+        return Traced(graph, out_tree, tuple(session.captures), pins, places, found)
     except (TypeError, AttributeError) as error:
         if not is_a(error, OpkilnError):
             _note_lists(error, names, tree)

@@ -134,7 +134,7 @@ class Session:
         self.shapes: list[tuple[int, ...]] = []  # concrete, for pins
         self.captures: list[np.ndarray[Any, Any]] = []
         self.pins: dict[tuple[int, int], tuple[int, Place | None]] = {}
-        self._captured: dict[int, tuple[Any, Node]] = {}
+        self._captured: dict[int, tuple[Any, Node, Place | None]] = {}
 
     def close(self) -> None:
         """End the trace: its values are of no more use, and must not keep the user's arrays alive.
@@ -183,8 +183,13 @@ class Session:
             )
         node = self.add_input(array)
         self.captures.append(array)
-        self._captured[id(owner)] = (owner, node)
+        self._captured[id(owner)] = (owner, node, user_place())
         return node
+
+    @property
+    def owners(self) -> Iterable[tuple[Any, Place | None]]:
+        """What the function holds of each captured array, and the user's line that took it."""
+        return [(owner, place) for owner, _, place in self._captured.values()]
 
     def capture_foreign(self, value: Any) -> Node:
         """The hidden input of another library's array.

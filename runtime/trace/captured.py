@@ -1,0 +1,247 @@
+"""Captured arrays: where a function finds them, as the user writes it, and whether it still does.
+
+Nothing here runs the user's code: attributes are read from the dictionaries of objects.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from opkiln.runtime.trace.session import Place, is_a, place_text
+
+_FUNCTIONS = 16  # that are looked through, of those that the traced function may call
+_LEVELS = 2  # below a variable: model.w, model.layer.w, model.layers[0]
+_ITEMS = 256  # of a container
+_TRIES = 4096  # for one trace
+_MISSING: Any = object()
+
+
+class Captured:
+    """One captured array: its name, and a look at what has that name now. It holds neither."""
+
+    __slots__ = ("_look", "_place", "_was", "name")
+
+    def __init__(
+        self, name: str, owner: Any, place: Place | None, look: Callable[[], Any] | None
+    ) -> None:
+        self.name = name  # such as self.scale; "" where none was found
+        self._look = look
+        self._place = place
+        self._was = _weak(owner)
+
+    @property
+    def place(self) -> str:
+        """The user's line that took it."""
+        return place_text(self._place)
+
+    @property
+    def rebound(self) -> bool:
+        """Whether the name has come to mean another object."""
+        if self._look is None or self._was is None:
+            return False
+        now = self._look()
+        return now is not _MISSING and now is not self._was()
+
+
+def _weak(value: Any) -> Callable[[], Any] | None:
+    """A weak reference, or None where there can be none."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return None
+
+
+Look = Callable[[], Any]  # gives _MISSING where the name has gone
+Found = tuple[str, Any, Look | None]
+
+
+def find(
+    fn: Any, arguments: Iterable[tuple[str, Any]], owners: Iterable[tuple[Any, Place | None]]
+) -> tuple[Captured, ...]:
+    """Name the captured objects.
+
+    They are looked for in the closures and globals of the function and of those that it calls, in
+    the static arguments, and below: attributes that the code names, items of containers.
+    """
+    wanted = {id(owner): (owner, place) for owner, place in owners}
+    bases = {id(base): key for key, (o, _) in wanted.items() if is_a(base := _base(o), np.ndarray)}
+    names: dict[int, Captured] = {}
+    for name, value, look in islice(_candidates(fn, arguments), _TRIES) if wanted else ():
+        at = id(value)
+        if at in wanted:
+            names[at] = names.get(at) or Captured(name, value, wanted[at][1], look)
+        elif at in bases:
+            view, place = bases[at], wanted[bases[at]][1]
+            names[view] = names.get(view) or Captured(f"view of {name}", value, place, look)
+        if len(names) == len(wanted):
+            break
+    return tuple(
+        names.get(key) or Captured("", owner, place, None) for key, (owner, place) in wanted.items()
+    )
+
+
+def _base(owner: Any) -> Any:
+    """The array that a view looks into."""
+    return owner.base if is_a(owner, np.ndarray) else None
+
+
+def _candidates(fn: Any, arguments: Iterable[tuple[str, Any]]) -> Iterator[Found]:
+    """What the captured objects may be, the nearest first."""
+    given: list[Found] = [(name, value, _constant(value)) for name, value in arguments]
+    start = _plain(fn)
+    functions = [] if start is None else [start]
+    seen = set(map(id, functions))
+    below: list[tuple[Found, tuple[str, ...]]] = []
+    for function in functions:  # grows
+        names = tuple(dict.fromkeys(_names(function.__code__)))
+        variables = list(_variables(function, names))
+        below += [(root, names) for root in [*given, *variables]]
+        yield from variables
+        held = [value for _, value, _ in [*given, *variables] if not _is_opaque(value)]
+        held += [_attribute(value, name) for value in held for name in names]
+        for other in map(_plain, held):
+            if other is not None and id(other) not in seen and len(functions) < _FUNCTIONS:
+                seen.add(id(other))
+                functions.append(other)
+    yield from given
+    for _ in range(_LEVELS):
+        above, below = below, []
+        for root, names in above:
+            for found in _below(*root, names):
+                yield found
+                below.append((found, names))
+
+
+def _is_opaque(value: Any) -> bool:
+    """Whether no arrays of the user's lie below: a number, an array, a module of ours or NumPy."""
+    if not is_a(value, ModuleType):
+        return value is None or is_a(value, np.ndarray, np.generic, int, float, str, bytes)
+    return str(vars(value).get("__name__", "")).partition(".")[0] in ("numpy", "opkiln")
+
+
+def _plain(value: Any) -> FunctionType | None:
+    """The Python function in a callable: a compiled one, a method, a partial."""
+    for _ in range(8):
+        if is_a(value, FunctionType):
+            return value  # type: ignore[no-any-return]
+        for inner in ("__wrapped__", "__func__", "func"):
+            if type(value).__module__.partition(".")[0] in _CALLABLES and hasattr(value, inner):
+                value = getattr(value, inner)
+                break
+        else:
+            return None
+    return None
+
+
+_CALLABLES = frozenset(["opkiln", "functools", "builtins"])  # whose attributes are safe to read
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Names of globals and attributes in a code object and those inside."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if is_a(constant, CodeType):
+            yield from _names(constant)
+
+
+def _variables(function: FunctionType, names: Iterable[str]) -> Iterator[Found]:
+    """What a function finds outside: its closure and the globals that it names."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        value = _cell(cell)
+        if value is not _MISSING:
+            yield name, value, lambda cell=cell: _cell(cell)
+    space = weakref.ref(function)
+    for name in names:
+        value = function.__globals__.get(name, _MISSING)
+        if value is not _MISSING:
+            yield name, value, lambda name=name: _global(space(), name)
+
+
+def _cell(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty
+        return _MISSING
+
+
+def _global(function: FunctionType | None, name: str) -> Any:
+    return _MISSING if function is None else function.__globals__.get(name, _MISSING)
+
+
+def _constant(value: Any) -> Look | None:
+    held = _weak(value)
+    return None if held is None else lambda: _alive(held())
+
+
+def _alive(value: Any) -> Any:
+    return _MISSING if value is None else value
+
+
+def _below(name: str, value: Any, look: Look | None, attributes: Iterable[str]) -> Iterator[Found]:
+    """One level below a value: items of a container, attributes of anything else."""
+    if _is_opaque(value):
+        return
+    if is_a(value, dict, list, tuple):
+        keys = list(value)[:_ITEMS] if is_a(value, dict) else range(min(len(value), _ITEMS))
+        for key in keys:
+            if type(key) in (str, int):
+                found = _item(value, key)
+                yield f"{name}[{key!r}]", found, _step(look, _item, key)
+        return
+    for key in attributes:
+        found = _attribute(value, key)
+        if found is not _MISSING:
+            yield f"{name}.{key}", found, _step(look, _attribute, key)
+
+
+def _step(look: Look | None, take: Callable[[Any, Any], Any], key: Any) -> Look | None:
+    if look is None:
+        return None
+
+    def then() -> Any:
+        value = look()
+        return _MISSING if value is _MISSING else take(value, key)
+
+    return then
+
+
+def _item(value: Any, key: Any) -> Any:
+    try:
+        return value[key] if type(value) in (dict, list, tuple) else _MISSING
+    except LookupError:
+        return _MISSING
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """An attribute, without any code of the user's: from the instance, a slot, or the class."""
+    if is_a(value, ModuleType):
+        return vars(value).get(name, _MISSING)
+    kind = value if is_a(value, type) else type(value)
+    own = _MISSING
+    for base in kind.__mro__:
+        own = base.__dict__.get(name, _MISSING)
+        if own is not _MISSING:
+            break
+    if type(own) is _SLOT and not is_a(value, type):
+        try:
+            return own.__get__(value)
+        except AttributeError:
+            return _MISSING
+    try:
+        held = object.__getattribute__(value, "__dict__") if kind is not value else {}
+    except AttributeError:
+        held = {}
+    return held.get(name, own)
+
+
+class _Slotted:
+    __slots__ = ("slot",)
+
+
+_SLOT = type(_Slotted.__dict__["slot"])
