@@ -252,12 +252,10 @@ class History:
         if cause is not None and not cause.ahead:
             ms += cause.trace_ms + cause.lower_ms
             how = "warmed up before" if door == "warmup" else f"traced before by {door}()"
-            made = Cause(cause.changes, 0.0, 0.0, cause.shared, f"{how}: {_ms(ms)}")
-        else:
-            made = cause
+            cause = Cause(cause.changes, 0.0, 0.0, cause.shared, f"{how}: {_ms(ms)}")
         if door == "warmup":
             self._warmups.append(ms)
-        return made
+        return cause
 
     def missed(self, log: Log, number: int, cause: Cause | None, kernels: Kernels | None) -> None:
         """Note what hooks added to a miss, and log it."""
@@ -271,7 +269,7 @@ class History:
     def failed(self, log: Log, cause: Cause | None, kernels: Kernels) -> Miss:
         """Note a miss that ended with an error."""
         self._told.append((log[0] + 1, cause, kernels, True))
-        return _miss(0, cause, kernels, 0)
+        return _miss(cause, kernels)
 
     def explanation(
         self, log: Log, copies: Iterable[Copy], counts: dict[str, int], held: Sequence[Captured]
@@ -289,19 +287,24 @@ class History:
     def _merged(self, entries: Sequence[Entry]) -> list[Miss]:
         with self._lock:
             told = list(self._told)
-        made = {entry[0]: entry for entry in entries}
         hooked = {number for number, _, _, failed in told if not failed}
         misses: list[tuple[int, Miss]] = []
-        for number, cause, kernels, failed in told:
-            ns = made[number][1] if number in made and not failed else 0
-            misses.append((number, _miss(0 if failed else number, cause, kernels, ns)))
+        spent: dict[int, int] = {}  # nanoseconds of a miss
+        orders: dict[int, tuple[Change, ...]] = {}  # memory orders that no earlier call had
         earlier: list[tuple[Entry, Parts]] = []
         for entry in entries:
-            parts = _entry_parts(entry)
-            if entry[0] not in hooked:
+            number, parts = entry[0], _entry_parts(entry)
+            if number in hooked:
+                near = nearest((known for _, known in earlier), parts) or ()
+                orders[number] = tuple(c for c in near if c.name.endswith(" memory order"))
+                spent[number] = entry[1]
+            else:
                 changes = _executor_changes(entry, parts, earlier)
-                misses.append((entry[0], _executor_miss(entry, changes)))
+                misses.append((number, _executor_miss(entry, changes)))
             earlier.append((entry, parts))
+        for number, cause, kernels, failed in told:
+            made = (0, 0, ()) if failed else (number, spent.get(number, 0), orders.get(number, ()))
+            misses.append((number, _miss(cause, kernels, *made)))
         return [miss for _, miss in sorted(misses, key=lambda item: item[0])]
 
     def _remarks(self, copies: Iterable[Copy], counts: dict[str, int]) -> Iterator[str]:
@@ -358,14 +361,18 @@ def _times(n: int) -> str:
     return "once" if n == 1 else f"{n} times"
 
 
-def _miss(number: int, cause: Cause | None, kernels: Kernels | None, ns: int) -> Miss:
+def _miss(
+    cause: Cause | None, kernels: Kernels | None, number: int = 0, ns: int = 0,
+    orders: tuple[Change, ...] = (),
+) -> Miss:  # fmt: skip
     source = kernels.source if kernels else "memory"
     trace_ms, lower_ms = (cause.trace_ms, cause.lower_ms) if cause else (0.0, 0.0)
     kernel_ms = kernels.seconds * 1e3 if kernels else 0.0
     ahead = cause.ahead if cause else ""
     shared = cause is not None and cause.shared and not ahead
-    # What a trace differs in says it all; of a known trace, the layout classes do.
-    changes = cause.changes if cause else kernels.changes if kernels else ()
+    # What a trace differs in says it all. Of a known trace, the layout classes do; but these speak
+    # of loops over axes in the order of memory: where that differs, it is what the user knows.
+    changes = cause.changes if cause else orders or (kernels.changes if kernels else ())
     return Miss(
         number=number,
         layer="artifact" if source != "memory" else "executor" if ahead else "program",

@@ -104,7 +104,7 @@ def _static_text(value: Any, number: int | None, *, by_identity: bool = False) -
     if kind is tuple and not by_identity:
         return _cut(f"({', '.join(_static_text(item, number) for item in value)})")
     if kind in _PLAIN or isinstance(value, np.dtype):
-        return _cut(repr(value))
+        return _cut(repr(cast("object", value)))
     if isinstance(value, Enum):
         return _cut(f"{kind.__name__}.{value.name}")
     if isinstance(value, type):

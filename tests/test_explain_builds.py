@@ -52,13 +52,21 @@ def test_a_layout_class_is_named(scoped: Path) -> None:
     assert changes(broadcast) == {("argument `y` inner axis", "strided", "broadcast")}
 
 
-def test_a_reduction_over_rows_is_named(scoped: Path) -> None:
+def test_a_memory_order_is_named_whatever_the_loops_make_of_it(scoped: Path) -> None:
     ok.clear_cache()
+    c, fortran = np.ones((6, 8)), np.ones((6, 8), order="F")
     f = ok.compile(lambda x: (x * 0.375).sum(axis=0))
-    f(np.ones((6, 8), order="F"))
-    f(np.ones((6, 8)))
-    (change,) = f.explain()[-1].changes
-    assert "rows" in (change.old, change.new) and "columns" in (change.old, change.new)
+    f(fortran)
+    f(c)
+    f(np.ones((9, 8), order="F"))
+    assert f.explain()[1].layer == "artifact"
+    assert changes(f.explain()[1]) == {("argument `x` memory order", "Fortran", "C")}
+    assert f.explain()[2].layer == "executor"
+    g = fresh(0.375)
+    g(c, c)
+    g(fortran, c)
+    assert g.explain()[1].layer == "artifact"
+    assert changes(g.explain()[1]) == {("argument `x` memory order", "C", "Fortran")}
 
 
 def test_a_load_from_disk_is_told_apart(scoped: Path) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
-from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
+from typing import Any, cast
 
 import numpy as np
 
@@ -122,7 +123,7 @@ def _is_opaque(value: Any) -> bool:
     """Whether no arrays of the user's lie below: a number, an array, a module of ours or NumPy."""
     if not is_a(value, ModuleType):
         return value is None or is_a(value, np.ndarray, np.generic, int, float, str, bytes)
-    return str(vars(value).get("__name__", "")).partition(".")[0] in ("numpy", "opkiln")
+    return str(_attribute(value, "__name__")).partition(".")[0] in ("numpy", "opkiln")
 
 
 def _plain(value: Any) -> FunctionType | None:
@@ -155,12 +156,12 @@ def _variables(function: FunctionType, names: Iterable[str]) -> Iterator[Found]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         value = _cell(cell)
         if value is not _MISSING:
-            yield name, value, lambda cell=cell: _cell(cell)
+            yield name, value, partial(_cell, cell)
     space = weakref.ref(function)
     for name in names:
         value = function.__globals__.get(name, _MISSING)
         if value is not _MISSING:
-            yield name, value, lambda name=name: _global(space(), name)
+            yield name, value, partial(_global, space, name)
 
 
 def _cell(cell: Any) -> Any:
@@ -170,7 +171,8 @@ def _cell(cell: Any) -> Any:
         return _MISSING
 
 
-def _global(function: FunctionType | None, name: str) -> Any:
+def _global(space: Callable[[], FunctionType | None], name: str) -> Any:
+    function = space()
     return _MISSING if function is None else function.__globals__.get(name, _MISSING)
 
 
@@ -220,28 +222,18 @@ def _item(value: Any, key: Any) -> Any:
 
 def _attribute(value: Any, name: str) -> Any:
     """An attribute, without any code of the user's: from the instance, a slot, or the class."""
-    if is_a(value, ModuleType):
-        return vars(value).get(name, _MISSING)
-    kind = value if is_a(value, type) else type(value)
-    own = _MISSING
+    kind = cast("type", value if is_a(value, type) else type(value))
+    own: Any = _MISSING
     for base in kind.__mro__:
         own = base.__dict__.get(name, _MISSING)
         if own is not _MISSING:
             break
-    if type(own) is _SLOT and not is_a(value, type):
-        try:
-            return own.__get__(value)
-        except AttributeError:
-            return _MISSING
+    if kind is value:
+        return own
     try:
-        held = object.__getattribute__(value, "__dict__") if kind is not value else {}
-    except AttributeError:
-        held = {}
+        if type(own) is MemberDescriptorType:
+            return own.__get__(value)
+        held: dict[str, Any] = object.__getattribute__(value, "__dict__")
+    except AttributeError:  # an empty slot; an object without a dictionary
+        return _MISSING if type(own) is MemberDescriptorType else own
     return held.get(name, own)
-
-
-class _Slotted:
-    __slots__ = ("slot",)
-
-
-_SLOT = type(_Slotted.__dict__["slot"])
