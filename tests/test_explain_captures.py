@@ -89,6 +89,51 @@ def test_a_captured_array_is_called_as_the_user_writes_it(name: str) -> None:
     assert f.explain().remarks[-1] == f"captured by reference: {expected}"
 
 
+class Callable_:
+    def __init__(self) -> None:
+        self.k = np.ones(4)
+
+    def __call__(self, x: Any) -> Any:
+        return x + self.k
+
+
+def test_receivers_that_are_bound_already() -> None:
+    for fn in (Callable_(), Callable_().__call__):
+        f = ok.compile(fn)
+        f(A)
+        assert f.explain().remarks == ("captured by reference: self.k",)
+
+
+def test_names_of_odd_objects_are_not_worth_an_error() -> None:
+    class Meta(type):
+        def __getattribute__(cls, name: str) -> Any:
+            if name in ("__mro__", "__dict__"):
+                raise AssertionError
+            return type.__getattribute__(cls, name)
+
+    class Odd(metaclass=Meta):
+        def __init__(self) -> None:
+            self.w = np.ones(4)
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError
+
+        __hash__ = object.__hash__
+
+        @property
+        def __class__(self) -> Any:
+            raise AssertionError
+
+    class Items(dict[str, Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError
+
+    odd, items = Odd(), Items(w=np.ones(4))
+    f = ok.compile(lambda x: x + odd.w + items["w"])
+    f(A)
+    assert f.explain().remarks == ("captured by reference: odd.w, an array without a name",)
+
+
 def test_of_receivers_no_code_is_run_and_nothing_is_held() -> None:
     one = Methods()
     one.step(A)

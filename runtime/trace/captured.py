@@ -9,18 +9,26 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, cast
 
 import numpy as np
 
-from opkiln.runtime.trace.session import Place, is_a, place_text
+from opkiln.native import Compiled
+from opkiln.runtime.trace.session import Place, place_text
 
 _FUNCTIONS = 16  # that are looked through, of those that the traced function may call
 _LEVELS = 2  # below a variable: model.w, model.layer.w, model.layers[0]
 _ITEMS = 256  # of a container
 _TRIES = 4096  # for one trace
+_CONTAINERS: frozenset[type] = frozenset([dict, list, tuple])
+_KEYS: frozenset[type] = frozenset([str, int])  # that a name can show
 _MISSING: Any = object()
+
+
+def _is(value: Any, *kinds: type) -> bool:
+    """As isinstance, which would ask the value's __class__."""
+    return issubclass(type(value), kinds)
 
 
 class Captured:
@@ -71,7 +79,7 @@ def find(
     the static arguments, and below: attributes that the code names, items of containers.
     """
     wanted = {id(owner): (owner, place) for owner, place in owners}
-    bases = {id(base): key for key, (o, _) in wanted.items() if is_a(base := _base(o), np.ndarray)}
+    bases = {id(base): key for key, (o, _) in wanted.items() if _is(base := _base(o), np.ndarray)}
     names: dict[int, Captured] = {}
     for name, value, look in islice(_candidates(fn, arguments), _TRIES) if wanted else ():
         at = id(value)
@@ -89,14 +97,17 @@ def find(
 
 def _base(owner: Any) -> Any:
     """The array that a view looks into."""
-    return owner.base if is_a(owner, np.ndarray) else None
+    return owner.base if _is(owner, np.ndarray) else None
 
 
 def _candidates(fn: Any, arguments: Iterable[tuple[str, Any]]) -> Iterator[Found]:
     """What the captured objects may be, the nearest first."""
     given: list[Found] = [(name, value, _constant(value)) for name, value in arguments]
-    start = _plain(fn)
+    receiver = fn.__self__ if type(fn) is MethodType else fn
+    start = _plain(fn) or _plain(_attribute(fn, "__call__"))
     functions = [] if start is None else [start]
+    if start is not None and start is not fn and start.__code__.co_argcount:
+        given.append((start.__code__.co_varnames[0], receiver, _constant(receiver)))
     seen = set(map(id, functions))
     below: list[tuple[Found, tuple[str, ...]]] = []
     for function in functions:  # grows
@@ -121,33 +132,31 @@ def _candidates(fn: Any, arguments: Iterable[tuple[str, Any]]) -> Iterator[Found
 
 def _is_opaque(value: Any) -> bool:
     """Whether no arrays of the user's lie below: a number, an array, a module of ours or NumPy."""
-    if not is_a(value, ModuleType):
-        return value is None or is_a(value, np.ndarray, np.generic, int, float, str, bytes)
+    if not _is(value, ModuleType):
+        return value is None or _is(value, np.ndarray, np.generic, int, float, str, bytes)
     return str(_attribute(value, "__name__")).partition(".")[0] in ("numpy", "opkiln")
 
 
 def _plain(value: Any) -> FunctionType | None:
     """The Python function in a callable: a compiled one, a method, a partial."""
-    for _ in range(8):
-        if is_a(value, FunctionType):
-            return value  # type: ignore[no-any-return]
-        for inner in ("__wrapped__", "__func__", "func"):
-            if type(value).__module__.partition(".")[0] in _CALLABLES and hasattr(value, inner):
-                value = getattr(value, inner)
-                break
-        else:
-            return None
-    return None
+    for _ in range(_WRAPPERS):
+        kind: Any = cast("Any", type(value))
+        inner = _INNER.get(kind)
+        if inner is None:
+            break
+        value = getattr(value, inner)
+    return value if type(value) is FunctionType else None
 
 
-_CALLABLES = frozenset(["opkiln", "functools", "builtins"])  # whose attributes are safe to read
+_WRAPPERS = 8  # around one function
+_INNER: dict[type, str] = {Compiled: "__wrapped__", MethodType: "__func__", partial: "func"}
 
 
 def _names(code: CodeType) -> Iterator[str]:
     """Names of globals and attributes in a code object and those inside."""
     yield from code.co_names
     for constant in code.co_consts:
-        if is_a(constant, CodeType):
+        if _is(constant, CodeType):
             yield from _names(constant)
 
 
@@ -189,10 +198,9 @@ def _below(name: str, value: Any, look: Look | None, attributes: Iterable[str]) 
     """One level below a value: items of a container, attributes of anything else."""
     if _is_opaque(value):
         return
-    if is_a(value, dict, list, tuple):
-        keys = list(value)[:_ITEMS] if is_a(value, dict) else range(min(len(value), _ITEMS))
-        for key in keys:
-            if type(key) in (str, int):
+    if type(value) in _CONTAINERS:
+        for key in _keys(value)[:_ITEMS]:
+            if type(key) in _KEYS:
                 found = _item(value, key)
                 yield f"{name}[{key!r}]", found, _step(look, _item, key)
         return
@@ -213,19 +221,24 @@ def _step(look: Look | None, take: Callable[[Any, Any], Any], key: Any) -> Look 
     return then
 
 
+def _keys(container: Any) -> list[Any]:
+    by_name = _is(container, dict)
+    return list(container if by_name else range(len(container)))
+
+
 def _item(value: Any, key: Any) -> Any:
     try:
-        return value[key] if type(value) in (dict, list, tuple) else _MISSING
+        return value[key] if type(value) in _CONTAINERS else _MISSING
     except LookupError:
         return _MISSING
 
 
 def _attribute(value: Any, name: str) -> Any:
     """An attribute, without any code of the user's: from the instance, a slot, or the class."""
-    kind = cast("type", value if is_a(value, type) else type(value))
+    kind = cast("type", value if _is(value, type) else type(value))
     own: Any = _MISSING
-    for base in kind.__mro__:
-        own = base.__dict__.get(name, _MISSING)
+    for base in type.__getattribute__(kind, "__mro__"):
+        own = type.__getattribute__(base, "__dict__").get(name, _MISSING)
         if own is not _MISSING:
             break
     if kind is value:
