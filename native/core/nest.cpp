@@ -205,7 +205,6 @@ NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t re
   NestLayout nest;
   nest.elementwise = reduce_mask == 0;
   nest.col_strides.assign(operands.size(), 0);
-  nest.run_strides.assign(operands.size(), 0);
   std::int64_t total = 1;  // with stride 0 it may exceed what any memory holds
   for (const std::int64_t extent : extents)
     if (extent > 1 && __builtin_mul_overflow(total, extent, &total)) throw std::bad_alloc();
@@ -227,6 +226,7 @@ NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t re
     }
     take_rows_and_outer(std::move(axes), operands.size(), &nest);
   } else {
+    nest.run_strides.assign(operands.size(), 0);
     take_rows_and_outer(std::move(axes), operands.size(), &nest);
     if (nest.launch) take_columns(collect(reduced, extents, operands), operands, &nest);
   }

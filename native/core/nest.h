@@ -36,7 +36,7 @@ struct NestLayout {
   std::vector<std::int64_t> col_strides;
   // Columns may come in runs that lie apart: two reduced axes that no single stride steps through.
   std::int64_t run = 1;                     // columns in a run; all of them where there is one run
-  std::vector<std::int64_t> run_strides;    // from run to run, per operand
+  std::vector<std::int64_t> run_strides;    // of reductions: from run to run, per operand
   std::vector<std::int64_t> outer_extents;  // outermost first
   std::vector<std::vector<std::int64_t>> outer_strides;  // [axis][operand]
   std::vector<NestPack> packs;
