@@ -14,7 +14,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-PEERS = ("torch", "jax", "pandas", "xarray")  # real ones are there in CI
+PEERS = ("torch", "jax", "pandas", "xarray", "numexpr", "matplotlib")  # real ones are there in CI
 CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
 _OWN_CACHE = (
     "PYTEST_OPKILN_CACHE_OWNER"  # set by the process that made the cache, seen by its workers
