@@ -414,11 +414,6 @@ PyMemberDef kMembers[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(BoundCall, weakrefs), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
-template <class F>
-void* slot(F* f) {
-  return reinterpret_cast<void*>(f);
-}
-
 PyType_Slot kSlots[] = {{Py_tp_dealloc, slot(bound_dealloc)},
                         {Py_tp_traverse, slot(bound_traverse)},
                         {Py_tp_clear, slot(bound_clear)},

@@ -100,4 +100,10 @@ class Small {
 inline PyArrayObject* as_array(PyObject* o) { return reinterpret_cast<PyArrayObject*>(o); }
 inline PyObject* as_object(PyArrayObject* a) { return reinterpret_cast<PyObject*>(a); }
 
+// A function as the slot of a type has it.
+template <class F>
+void* slot(F* f) {
+  return reinterpret_cast<void*>(f);
+}
+
 }  // namespace opkiln::face

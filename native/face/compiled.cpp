@@ -403,11 +403,6 @@ PyMemberDef kMembers[] = {
     {"__dictoffset__", T_PYSSIZET, offsetof(Compiled, dict), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
-template <class F>
-void* slot(F* f) {
-  return reinterpret_cast<void*>(f);
-}
-
 PyType_Slot kSlots[] = {{Py_tp_new, slot(compiled_new)},
                         {Py_tp_dealloc, slot(compiled_dealloc)},
                         {Py_tp_traverse, slot(compiled_traverse)},
