@@ -154,8 +154,9 @@ def test_last_use_counts_across_processes(scoped: Path, cxx: Path) -> None:
 def test_F104_a_use_is_noted_to_the_minute_whatever_the_clock(scoped: Path, seconds: float) -> None:
     folder = folder_of(1)
     age(folder, seconds)
+    begun = time.time()
     load(1)
-    assert abs(time.time() - folder.stat().st_mtime) < 60
+    assert begun - 1 < folder.stat().st_mtime < time.time() + 1  # file systems stamp coarsely
     stamp = folder.stat().st_mtime_ns
     load(1)
     assert folder.stat().st_mtime_ns == stamp  # a hot kernel costs no write
