@@ -43,10 +43,10 @@ from opkiln.runtime.plain import Plain
 from opkiln.runtime.program import Program, Request, clear_programs, program_of
 from opkiln.runtime.reference import interpret
 from opkiln.runtime.rewrite import rewrite
+from opkiln.runtime.spec import Warmed
 from opkiln.runtime.stages import Lowering
 from opkiln.runtime.trace import Nested, Out, Traced, check_traceable, labels_of, trace
 from opkiln.runtime.tree import hashable, mapped
-from opkiln.runtime.warmup import Call, Warmed, call_of, warm
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -414,6 +414,8 @@ class Function(Generic[P, R]):
         Raises:
             OpkilnError: as the call would, for want of data that only a run has excepted.
         """
+        from opkiln.runtime.warmup import Call, warm  # 1 ms that no import need spend
+
         with self._method_hint("warmup"):
             return warm([Call(self.native, args, kwargs)])[0]
 
@@ -546,6 +548,8 @@ def warmup(*calls: object) -> tuple[Warmed, ...]:
     Raises:
         OpkilnError: the first of the calls that failed, after all others were built.
     """
+    from opkiln.runtime.warmup import call_of, warm
+
     return warm([call_of(call) for call in calls])
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from opkiln.runtime.errors import NotYet, ShapeError
 from opkiln.runtime.executor import Info
 from opkiln.runtime.explain import Explanation
+from opkiln.runtime.spec import Warmed
 from opkiln.runtime.stages import Lowering
 from opkiln.runtime.tree import mapped
-from opkiln.runtime.warmup import Warmed
 
 P = ParamSpec("P")
 R = TypeVar("R")

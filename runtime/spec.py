@@ -1,4 +1,7 @@
-"""TensorSpec: shape, dtype and memory order in; what an array would be, without its memory, out."""
+"""TensorSpec: shape, dtype and memory order in; what an array would be, without its memory, out.
+
+And what a warm-up tells of the calls that were described so.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,16 @@ from opkiln.runtime.errors import ArgumentError, ShapeError, UnsupportedDType
 Array = np.ndarray[Any, np.dtype[Any]]
 MOST_AXES = 16
 MOST = 2**63 - 1  # bytes
+
+
+@record
+class Warmed:
+    """What warming up one call found."""
+
+    name: str  #: of the function
+    kernels: int  #: that were missing
+    hit: str  #: "built", "disk", "ready" (none missing), "interpreted" or "disabled"
+    seconds: float  #: spent on compiling or loading
 
 
 @record

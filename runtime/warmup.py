@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from opkiln import native
-from opkiln.ops.record import record
 from opkiln.runtime import batch
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import (
@@ -24,22 +23,12 @@ from opkiln.runtime.errors import (
     ShapeError,
     ToolchainNotFound,
 )
-from opkiln.runtime.spec import TensorSpec
+from opkiln.runtime.spec import TensorSpec, Warmed
 from opkiln.runtime.trace.session import is_a
 from opkiln.runtime.tree import mapped
 
 _NUMBERS = {int: 1, float: 1.0}
 SHORT = 2  # makes rows that the native side takes many of at a time
-
-
-@record
-class Warmed:
-    """What warming up one call found."""
-
-    name: str  #: of the function
-    kernels: int  #: that were missing
-    hit: str  #: "built", "disk", "ready" (none missing), "interpreted" or "disabled"
-    seconds: float  #: spent on compiling or loading
 
 
 class Call(NamedTuple):

@@ -15,5 +15,4 @@ from opkiln.runtime.executor import Info as Info
 from opkiln.runtime.stages import Lowering as Lowering
 from opkiln.runtime.errstate import errstate as errstate
 from opkiln.runtime.explain import Explanation as Explanation, Miss as Miss
-from opkiln.runtime.spec import TensorSpec as TensorSpec
-from opkiln.runtime.warmup import Warmed as Warmed
+from opkiln.runtime.spec import TensorSpec as TensorSpec, Warmed as Warmed
