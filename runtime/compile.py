@@ -39,7 +39,6 @@ from opkiln.runtime.parts import (
     pin_parts,
     summary,
 )
-from opkiln.runtime.plain import Plain
 from opkiln.runtime.program import Program, Request, clear_programs, program_of
 from opkiln.runtime.reference import interpret
 from opkiln.runtime.rewrite import rewrite
@@ -484,6 +483,8 @@ def compile(fn: Any = None, /, **options: Unpack[Keywords]) -> Any:
 
     def decorate(function: Callable[..., Any]) -> Any:
         if config.disable:
+            from opkiln.runtime.plain import Plain
+
             return Plain(function)
         apply_limits()
         made = Function(function, chosen).native
