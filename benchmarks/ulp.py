@@ -7,6 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from opkiln.runtime.bodies import every_body
+
 ROOT = Path(__file__).parents[1]
 FUNCTIONS = ["exp", "expm1", "exp2", "log", "log1p", "log2", "tanh", "sin", "cos", "erf", "pow"]
 LANES = {"f32": 16, "f64": 8}
@@ -24,7 +26,7 @@ FLAGS = [
 
 def build(folder: Path, dtype: str) -> Path:
     """Compile the measuring program for one dtype."""
-    text = (ROOT / "native" / "include" / "opkiln" / "bodies.h").read_text()
+    text = every_body()
     tool = (ROOT / "benchmarks" / "native" / "ulp.cpp").read_text()
     source = folder / f"{dtype}.cpp"
     # The tool's headers come first: the bodies' short type names are not for them.

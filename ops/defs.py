@@ -141,7 +141,7 @@ class OpRow:
     """One row of the op table: every fact about one op. Adding an op is adding a row.
 
     `expr` is C++ over vectors: {0}, {1}, {2} are the operands, {f} the fault accumulator. A section
-    of native/include/opkiln/bodies.h that the text names is pasted into the kernel. `exprs`
+    of native/include/opkiln/bodies/ that the text names is pasted into the kernel. `exprs`
     overrides it by kind of the first operand ("b", "i", "u", "f"), or by the kinds of both where
     they differ ("iu", "ui").
     """

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from opkiln.ops.dtypes import BY_CODE
-from opkiln.ops.elementwise import DIVISION_BY_ZERO, DIVISION_OVERFLOW, NEGATIVE_POWER
+from opkiln.ops.elementwise.presets import DIVISION_BY_ZERO, DIVISION_OVERFLOW, NEGATIVE_POWER
 from opkiln.ops.primitives import BroadcastTo, FromHost, Input, Reduce
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime.errors import (

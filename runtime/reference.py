@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpDef
-from opkiln.ops.elementwise import DIVISION_BY_ZERO, DIVISION_OVERFLOW
+from opkiln.ops.elementwise.presets import DIVISION_BY_ZERO, DIVISION_OVERFLOW
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import (
     HostDivisionError,

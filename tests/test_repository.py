@@ -82,7 +82,7 @@ def test_page_of_ops_is_current(golden: str) -> None:
     lines = [
         "# Operations",
         "",
-        "Written by the op table itself (`ops/elementwise.py`, `ops/reduce.py`). *Exact* rows give",
+        "Written by the op table itself (`ops/elementwise/`, `ops/reduce.py`). *Exact* rows give",
         "NumPy's bits; the others stay within the stated distance of the true value, in units of",
         "the last place, measured in [ulp.md](ulp.md). Other dtypes are cast as NumPy casts them.",
         "Rows without a NumPy function are called as `ok.ops.<name>`.",

@@ -1,7 +1,7 @@
 """Emission: kernels and their operand classes in, one C++ translation unit out.
 
 Pure and deterministic. The text includes nothing: op bodies are pasted from
-native/include/opkiln/bodies.h, only those used. All elements, the last ones of a row too, go
+native/include/opkiln/bodies/, only those used. All elements, the last ones of a row too, go
 through the same vector statements (a short rest is padded to a whole vector), so cut, stride and
 length cannot change a bit.
 """
@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
+from opkiln.runtime.bodies import closure, sections
 from opkiln.runtime.emit_cpp.columns import ColumnPrinter
 from opkiln.runtime.emit_cpp.panel import PanelPrinter
-from opkiln.runtime.emit_cpp.text import Job, closure, combiner, lanes, sections
+from opkiln.runtime.emit_cpp.text import Job, combiner, lanes
 from opkiln.runtime.jit import KERNEL_ABI
 
 __all__ = ["Job", "emit", "lanes"]

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
+from opkiln.runtime.bodies import expression, scalar
 from opkiln.runtime.emit_cpp.text import (
     ACCUMULATORS,
     BLOCK,
     LONG_BLOCK,
     Job,
     Printer,
-    expression,
     is_blocked,
     reads,
-    scalar,
 )
 
 UNROLLED = 16  # operands whose row pointers are computed one by one

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
+from opkiln.runtime.bodies import expression, scalar
 from opkiln.runtime.emit_cpp.text import (
     ACCUMULATORS,
     BLOCK,
     Job,
     Printer,
-    expression,
     is_blocked,
     is_ordered,
     reads,
-    scalar,
 )
 
 # A panel is this wide: memory is read in whole pages, which the hardware prefetches best, and the

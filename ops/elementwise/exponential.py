@@ -1,0 +1,31 @@
+"""Roots, exponentials and logarithms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from opkiln.ops import signatures as sig
+from opkiln.ops.defs import OpRow
+from opkiln.ops.elementwise.presets import transcendental
+
+# fmt: off
+ROWS: tuple[OpRow, ...] = (
+    OpRow("sqrt", 1, np.sqrt, sig.by_result, "ok_sqrt({0})", accepts="f", cost=3,
+          domain=(0.0, 64.0),
+          gradient=lambda g, y, a: (g / (y + y),)),
+    transcendental("exp", 1, np.exp, expr="ok_exp({0})", cost=8, domain=(-80.0, 80.0),
+          gradient=lambda g, y, a: (g * y,)),
+    transcendental("exp2", 1, np.exp2, expr="ok_exp2({0})", cost=8, domain=(-100.0, 100.0),
+          gradient=lambda g, y, a: (g * y * math.log(2.0),)),
+    transcendental("expm1", 1, np.expm1, expr="ok_expm1({0})", cost=8, domain=(-40.0, 80.0),
+          gradient=lambda g, y, a: (g * (y + 1),)),
+    transcendental("log", 1, np.log, expr="ok_log({0})", cost=8, domain=(1e-6, 1e6),
+          gradient=lambda g, y, a: (g / a,)),
+    transcendental("log2", 1, np.log2, expr="ok_log2({0})", cost=8, domain=(1e-6, 1e6),
+          gradient=lambda g, y, a: (g / (a * math.log(2.0)),)),
+    transcendental("log1p", 1, np.log1p, expr="ok_log1p({0})", cost=10, domain=(-0.99, 1e6),
+          gradient=lambda g, y, a: (g / (a + 1),)),
+)
+# fmt: on

@@ -1,0 +1,30 @@
+"""Order and choice."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from opkiln.ops import signatures as sig
+from opkiln.ops.defs import OpRow
+from opkiln.ops.elementwise.presets import same
+
+# np.clip is a Python function around this ufunc.
+_clip = cast("np.ufunc", np._core.umath.clip)  # type: ignore[attr-defined]
+
+# fmt: off
+ROWS: tuple[OpRow, ...] = (
+    same("maximum", 2, np.maximum, expr="ok_max({0}, {1})", exprs=(("b", "ok_or({0}, {1})"),),
+          ungated="zero sign", cost=2,
+          gradient=lambda g, y, a, b: (np.where(b <= a, g, 0), np.where(a < b, g, 0))),
+    same("minimum", 2, np.minimum, expr="ok_min({0}, {1})", exprs=(("b", "ok_and({0}, {1})"),),
+          ungated="zero sign", cost=2,
+          gradient=lambda g, y, a, b: (np.where(a <= b, g, 0), np.where(b < a, g, 0))),
+    OpRow("where", 3, np.where, sig.select, "ok_sel({0}, {1}, {2})",
+          gradient=lambda g, y, c, a, b: (None, np.where(c, g, 0), np.where(c, 0, g))),
+    same("clip", 3, _clip, expr="ok_min(ok_max({0}, {1}), {2})", accepts="iuf", cost=3,
+          ungated="zero sign",
+          gradient=lambda g, y, a, lo, hi: (np.where((a >= lo) & (a <= hi), g, 0), None, None)),
+)
+# fmt: on

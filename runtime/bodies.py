@@ -1,0 +1,119 @@
+"""The op bodies and the expressions over them: what every emitter pastes into its text."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from functools import cache
+
+import numpy as np
+
+from opkiln.ops.dtypes import dtype_row
+from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
+from opkiln.runtime import kernel as k
+
+# os.path: pathlib takes 4 ms to import.
+_HEADERS = os.path.join(os.path.dirname(__file__), "..", "native", "include", "opkiln")  # noqa: PTH118, PTH120
+
+
+@cache
+def sections(name: str = "bodies") -> dict[str, tuple[tuple[str, ...], str]]:
+    """A header, or every header of a folder, as name -> (sections it needs, text)."""
+    path = os.path.join(_HEADERS, name)  # noqa: PTH118
+    files = sorted(f"{path}/{f}" for f in os.listdir(path)) if name == "bodies" else [path]  # noqa: PTH208
+    text = ""
+    for each in files:
+        with open(each, encoding="utf-8") as file:  # noqa: PTH123
+            text += file.read()
+    result: dict[str, tuple[tuple[str, ...], str]] = {}
+    for chunk in re.split(r"^//@ ", text, flags=re.MULTILINE)[1:]:
+        head, _, body = chunk.partition("\n")
+        title, _, needs = head.partition(":")
+        result[title.strip()] = (tuple(needs.split()), body)
+    return result
+
+
+@cache
+def functions() -> dict[str, str]:
+    """Which section defines each op body."""
+    return {
+        name: title
+        for title, (_, body) in sections().items()
+        for name in re.findall(r"OK_FN [^;{(]*?\b(ok_\w+)\(", body)
+    }
+
+
+def closure(text: Iterable[str]) -> list[str]:
+    """Names of the sections that these texts use, each after what it needs; core first."""
+    table, home = sections(), functions()
+    order: list[str] = ["core"]
+    wanted = sorted({home[m] for t in text for m in re.findall(r"\bok_\w+", t) if m in home})
+    stack = list(reversed(wanted))
+    while stack:
+        name = stack[-1]
+        missing = [d for d in table[name][0] if d not in order]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if name not in order:
+            order.append(name)
+    return order
+
+
+def every_body() -> str:
+    """All sections in an order that compiles, for tools that measure them."""
+    return "\n".join(sections()[name][1] for name in closure(functions()))
+
+
+def expression(kernel: k.Kernel, s: k.Statement) -> str:
+    """The right-hand side of a computing statement, with v<i> for values."""
+    match s:
+        case k.Apply(_, name, args):
+            kinds = [kernel.dtypes[a].kind for a in args]
+            mixed = "".join(kinds) if len(set(kinds)) > 1 and kinds[0] != "b" else kinds[0]
+            return ELEMENTWISE[name].body(mixed).format(*(f"v{a}" for a in args), f="fault")
+        case k.Convert(value, arg):
+            source, target = kernel.dtypes[arg], kernel.dtypes[value]
+            if source == target:
+                return f"v{arg}"
+            if source.kind == "b":
+                return f"ok_cast_from_bool<{scalar(target)}>(v{arg})"
+            return (
+                f"ok_to_bool(v{arg})"
+                if target.kind == "b"
+                else f"ok_cast<{scalar(target)}>(v{arg})"
+            )
+        case k.Const(_, constant):
+            return literal(constant)
+        case _:
+            return ""
+
+
+def scalar(dtype: k.DT) -> str:
+    return dtype_row(dtype).cxx
+
+
+def literal(constant: np.generic) -> str:
+    """A constant by its bits, so that -0.0, inf and NaN payloads survive."""
+    if constant.dtype.kind == "b":
+        return f"ok_splat_bool({int(constant)})"
+    kind = scalar(constant.dtype)
+    bits = int.from_bytes(constant.tobytes(), "little")
+    if constant.dtype.kind == "f":
+        suffix = "u" if constant.dtype.itemsize == 4 else "ul"
+        return f"ok_splat<{kind}>(__builtin_bit_cast({kind}, {bits:#x}{suffix}))"
+    return f"ok_splat<{kind}>(({kind}){bits}ul)"
+
+
+def identity(row: str, dtype: k.DT) -> str:
+    """The scalar that fills idle lanes."""
+    value = REDUCTIONS[row].identity_of(dtype)
+    if dtype.kind == "b":  # a byte of a mask
+        return "-1" if value else "0"
+    if dtype.kind == "f":
+        return repr(float(value)).replace("inf", "__builtin_inf()")
+    if dtype.itemsize < 8:
+        return str(value)
+    return f"({scalar(dtype)}){int(value) % 2**64:#x}ul" if value else "0"
