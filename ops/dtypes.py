@@ -1,4 +1,4 @@
-"""The dtypes opkiln computes in: NumPy dtype in, its `DType` row of native code and C name out."""
+"""The dtypes opkiln computes in: NumPy dtype in, its `DType` row out."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import numpy as np
 
 
 class DType(NamedTuple):
-    """One element type. `code` is the native core's number for it and never changes meaning."""
+    """One element type.
+
+    Values of half types live in registers as float32 that the half type holds exactly, times as
+    int64.
+    """
 
     name: str
-    code: int
-    kind: str  # b bool, i signed, u unsigned, f float
-    size: int  # bytes
-    cxx: str  # scalar type name in emitted text
+    kind: str  # b bool, i signed, u unsigned, f float, c complex, M datetime64, m timedelta64
+    size: int  # bytes in memory
+    cxx: str  # scalar type of its values in registers, as emitted text names it
+    memory: str  # suffix of the functions that load and store it where memory differs from that
     supported: bool
 
     @property
@@ -24,26 +28,33 @@ class DType(NamedTuple):
 
 
 _ROWS = (
-    DType("bool", 0, "b", 1, "u8", True),
-    DType("int8", 1, "i", 1, "i8", True),
-    DType("int16", 2, "i", 2, "i16", True),
-    DType("int32", 3, "i", 4, "i32", True),
-    DType("int64", 4, "i", 8, "i64", True),
-    DType("uint8", 5, "u", 1, "u8", True),
-    DType("uint16", 6, "u", 2, "u16", True),
-    DType("uint32", 7, "u", 4, "u32", True),
-    DType("uint64", 8, "u", 8, "u64", True),
-    DType("float32", 9, "f", 4, "f32", True),
-    DType("float64", 10, "f", 8, "f64", True),
-    # Reserved: the codes are fixed, the bodies come with the full elementwise table.
-    DType("float16", 11, "f", 2, "f16", False),
-    DType("complex64", 13, "c", 8, "c64", False),
-    DType("complex128", 14, "c", 16, "c128", False),
+    DType("bool", "b", 1, "u8", "_bool", True),
+    DType("int8", "i", 1, "i8", "", True),
+    DType("int16", "i", 2, "i16", "", True),
+    DType("int32", "i", 4, "i32", "", True),
+    DType("int64", "i", 8, "i64", "", True),
+    DType("uint8", "u", 1, "u8", "", True),
+    DType("uint16", "u", 2, "u16", "", True),
+    DType("uint32", "u", 4, "u32", "", True),
+    DType("uint64", "u", 8, "u64", "", True),
+    DType("float32", "f", 4, "f32", "", True),
+    DType("float64", "f", 8, "f64", "", True),
+    DType("float16", "f", 2, "f32", "_f16", False),
+    DType("bfloat16", "f", 2, "f32", "_bf16", False),
+    DType("complex64", "c", 8, "c64", "", False),
+    DType("complex128", "c", 16, "c128", "", False),
+    DType("datetime64", "M", 8, "i64", "", False),
+    DType("timedelta64", "m", 8, "i64", "", False),
 )
 
 DTYPES: dict[str, DType] = {row.name: row for row in _ROWS}
 SUPPORTED: tuple[DType, ...] = tuple(row for row in _ROWS if row.supported)
-BY_CODE: dict[int, DType] = {row.code: row for row in _ROWS}
+
+
+def find_row(dtype: np.dtype[np.generic]) -> DType | None:
+    """The row of a NumPy dtype that opkiln computes in; every unit of time has the same."""
+    row = DTYPES.get(dtype.name if dtype.kind not in "mM" else dtype.type.__name__)
+    return row if row is not None and row.supported else None
 
 
 def dtype_row(dtype: np.dtype[np.generic]) -> DType:
@@ -52,8 +63,8 @@ def dtype_row(dtype: np.dtype[np.generic]) -> DType:
     Raises:
         TypeError: the dtype is none that opkiln computes in; the text lists those it does.
     """
-    row = DTYPES.get(dtype.name)
-    if row is None or not row.supported:
+    row = find_row(dtype)
+    if row is None:
         accepted = ", ".join(r.name for r in SUPPORTED)
         raise TypeError(
             f"dtype {dtype.name} is not supported yet; expected one of {accepted}. "

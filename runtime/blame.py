@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from opkiln.ops.dtypes import BY_CODE
+from opkiln.native import dtype_of
 from opkiln.ops.elementwise.presets import DIVISION_BY_ZERO, DIVISION_OVERFLOW, NEGATIVE_POWER
 from opkiln.ops.primitives import BroadcastTo, FromHost, Input, Reduce
 from opkiln.ops.table import REDUCTIONS
@@ -66,7 +66,7 @@ def host_error(graph: Graph, kind: str, node: Node | None, values: Values) -> No
     if misfit:
         raise ShapeError(f"{op}: {misfit}{at}")
     error, text = _HOST_ERRORS.get(kind, (ShapeError, kind + " ({a}, {b})"))
-    dtype = BY_CODE[b].name if kind == "range" and b in BY_CODE else ""
+    dtype = dtype_of(b).name if kind == "range" else ""
     raise error(f"{op}: {text.format(a=a, b=b, dtype=dtype)}{at}")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType
 from typing import Any, overload
 
-from opkiln.ops.dtypes import BY_CODE
+from opkiln.native import dtype_of
 from opkiln.ops.record import record
 from opkiln.runtime import debug
 from opkiln.runtime.key import sha256
@@ -401,7 +401,7 @@ def _entry_parts(entry: Entry) -> Parts:
     for name, layout in zip(names, layouts, strict=True):
         parts[name, "kind"] = "None" if layout is None else "array"
         if layout is not None:
-            parts.update(layout_parts(name, BY_CODE[layout[0]].numpy, layout[1], layout[2]))
+            parts.update(layout_parts(name, dtype_of(layout[0]), layout[1], layout[2]))
     return parts
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import reduce as fold
 from typing import Any
 
-from opkiln.native import Plan
+from opkiln.native import Plan, dtype_code
 from opkiln.ops import primitives as p
-from opkiln.ops.dtypes import dtype_row
 from opkiln.runtime.graph import Node, topological
 from opkiln.runtime.kernel import Lowered
 
@@ -91,18 +90,18 @@ def make_plan(
     inputs = [b for b in lowered.buffers if b.kind == "arg"]
     for index, buffer in enumerate(inputs):
         kind = "arg" if index < args else "capture"
-        plan.buffer(kind, dtype_row(buffer.dtype).code, [], len(buffer.extents))
+        plan.buffer(kind, dtype_code(buffer.dtype), [], len(buffer.extents))
     for buffer in lowered.buffers[len(inputs) :]:
         plan.buffer(
             buffer.kind,
-            dtype_row(buffer.dtype).code,
+            dtype_code(buffer.dtype),
             [registers(e) for e in buffer.extents],
             len(buffer.extents),
         )
     for node in lowered.checks:
         registers(node)
     for node, dtype, mode in lowered.scalars:
-        plan.scalar(registers(node), dtype_row(dtype).code, mode)
+        plan.scalar(registers(node), dtype_code(dtype), mode)
     for launch in lowered.launches:
         kernel = launch.kernel
         plan.kernel(

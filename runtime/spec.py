@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from opkiln.ops.dtypes import DTYPES, SUPPORTED
+from opkiln.ops.dtypes import SUPPORTED, find_row
 from opkiln.ops.record import record
 from opkiln.runtime.errors import ArgumentError, ShapeError, UnsupportedDType
 
@@ -185,8 +185,7 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
         found: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
     except TypeError as error:
         raise UnsupportedDType(f"TensorSpec: {error}", fix="write its name, such as 'f4'") from None
-    row = DTYPES.get(found.name)
-    if dtype is None or row is None or not row.supported:
+    if dtype is None or find_row(found) is None:
         raise UnsupportedDType(
             f"TensorSpec: dtype {dtype!r} is not supported yet",
             fix=f"use one of {', '.join(r.name for r in SUPPORTED)}",

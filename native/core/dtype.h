@@ -1,4 +1,4 @@
-// dtype.h: the element types by number (the same numbers as ops/dtypes.py) and their sizes.
+// dtype.h: the element types by number, and their sizes.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +17,22 @@ enum class DType : std::uint8_t {
   kU64 = 8,
   kF32 = 9,
   kF64 = 10,
-  kF16 = 11,   // reserved
-  kBF16 = 12,  // reserved
-  kC64 = 13,   // reserved
-  kC128 = 14,  // reserved
+  kF16 = 11,
+  kBF16 = 12,
+  kC64 = 13,
+  kC128 = 14,
 };
 
-inline constexpr int kDTypeCount = 15;
+/// Numbers from here on are units of datetime64 and timedelta64, 8 bytes each.
+inline constexpr int kFirstUnit = 15;
+inline constexpr int kMostDTypes = 64;
 
-inline constexpr std::int64_t kItemSizes[kDTypeCount] = {1, 1, 2, 4, 8, 1, 2, 4,
-                                                         8, 4, 8, 2, 2, 8, 16};
+inline constexpr std::int64_t kItemSizes[kFirstUnit] = {1, 1, 2, 4, 8, 1, 2, 4,
+                                                        8, 4, 8, 2, 2, 8, 16};
 
 constexpr std::int64_t itemsize(DType dtype) noexcept {
-  return kItemSizes[static_cast<int>(dtype)];
+  const int code = static_cast<int>(dtype);
+  return code < kFirstUnit ? kItemSizes[code] : 8;
 }
 constexpr bool is_float(DType d) noexcept { return d == DType::kF32 || d == DType::kF64; }
 constexpr bool is_unsigned(DType d) noexcept { return d >= DType::kU8 && d <= DType::kU64; }

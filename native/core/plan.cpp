@@ -64,7 +64,7 @@ int Plan::host(HostOp op, int a, int b, std::int64_t ival, double fval) {
 
 int Plan::buffer(BufferKind kind, DType dtype, std::vector<int> extents, int rank) {
   require_open();
-  if (static_cast<int>(dtype) >= kDTypeCount) throw PlanError("buffer: no such dtype");
+  if (static_cast<int>(dtype) >= kMostDTypes) throw PlanError("buffer: no such dtype");
   const bool input = kind == BufferKind::kArg || kind == BufferKind::kCapture;
   if (input) {
     if (!extents.empty())

@@ -117,7 +117,7 @@ bool check_out_count(const OutArgs& outs, size_t n_outs) {
   return false;
 }
 
-bool check_out(const OutArgs& outs, size_t k, int ndim, const npy_intp* shape, int type_num) {
+bool check_out(const OutArgs& outs, size_t k, int ndim, const npy_intp* shape, core::DType dtype) {
   PyArrayObject* a = outs.arrays[k];
   if (PyArray_NDIM(a) != ndim || !PyArray_CompareLists(PyArray_DIMS(a), shape, ndim)) {
     Ref got(shape_tuple(PyArray_NDIM(a), PyArray_DIMS(a)));
@@ -129,11 +129,10 @@ bool check_out(const OutArgs& outs, size_t k, int ndim, const npy_intp* shape, i
     }
     return false;
   }
-  Ref from(reinterpret_cast<PyObject*>(PyArray_DescrFromType(type_num)));
-  auto* descr = reinterpret_cast<PyArray_Descr*>(from.get());
+  PyArray_Descr* descr = descr_of(dtype);
   if (!PyArray_CanCastTypeTo(descr, PyArray_DESCR(a), NPY_SAME_KIND_CASTING)) {
     raise(Err::dtype, "pass an array of the result's dtype",
-          "out: cannot cast the result from %R to %R with casting rule 'same_kind'", from.get(),
+          "out: cannot cast the result from %R to %R with casting rule 'same_kind'", descr,
           PyArray_DESCR(a));
     return false;
   }
@@ -155,8 +154,8 @@ int is_memmap(PyObject* o) {
 PyObject* plain_view(PyObject* o) { return PyArray_View(as_array(o), nullptr, &PyArray_Type); }
 
 PyArrayObject* usable_copy(PyArrayObject* a) {
-  const int type_num = kTypeOfCode[code_of(PyArray_DESCR(a))];
-  PyObject* copy = PyArray_NewLikeArray(a, NPY_KEEPORDER, PyArray_DescrFromType(type_num), 0);
+  PyArray_Descr* native = new_descr_of(static_cast<core::DType>(code_of(PyArray_DESCR(a))));
+  PyObject* copy = PyArray_NewLikeArray(a, NPY_KEEPORDER, native, 0);
   if (copy && PyArray_CopyInto(as_array(copy), a) < 0) Py_CLEAR(copy);
   return as_array(copy);
 }

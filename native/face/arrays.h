@@ -22,6 +22,11 @@ inline core::ArrayView view_of(PyArrayObject* a) {
 // A tuple of ints; null with an error set.
 PyObject* shape_tuple(int ndim, const npy_intp* shape);
 
+// Memory of a result of rank 0, which becomes a scalar.
+struct alignas(16) Cell {
+  char bytes[16];
+};
+
 // The `out` argument of one call, an entry per array result.
 struct OutArgs {
   Small<PyObject*, 8> given;        // what the caller passed and gets back; null = none (borrowed)
@@ -42,7 +47,7 @@ bool read_outs(CallArgs& call, PyObject* out, OutArgs& outs);
 bool check_out_count(const OutArgs& outs, size_t n_outs);
 
 // Shape and cast of a result into outs.arrays[k]: false with NumPy's kind of error set.
-bool check_out(const OutArgs& outs, size_t k, int ndim, const npy_intp* shape, int type_num);
+bool check_out(const OutArgs& outs, size_t k, int ndim, const npy_intp* shape, core::DType dtype);
 
 // 1 an np.memmap, which is an array like any other; 0 not, -1 with an error.
 int is_memmap(PyObject* o);

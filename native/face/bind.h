@@ -10,7 +10,7 @@
 //   'o' | dtype << 8 | rank << 16   then extents and strides: an out= array;  'n' no array there
 #pragma once
 
-#include "face/common.h"
+#include "face/dtypes.h"
 
 namespace opkiln::face {
 
@@ -18,7 +18,6 @@ struct Compiled;
 struct Origin;
 
 constexpr int kMaxRank = 16;
-constexpr uint8_t kNoCode = 0xff;
 
 inline uint8_t word_tag(uint64_t w) { return static_cast<uint8_t>(w); }
 inline uint64_t word_value(uint64_t w) { return w >> 8; }
@@ -29,16 +28,6 @@ inline uint64_t array_word(char tag, uint8_t code, int rank) {
 inline uint64_t tagged(char tag, uint64_t value) { return static_cast<uint8_t>(tag) | value << 8; }
 inline uint8_t word_code(uint64_t w) { return static_cast<uint8_t>(w >> 8); }
 inline int word_rank(uint64_t w) { return static_cast<uint8_t>(w >> 16); }
-
-// Our dtype code of a NumPy type number, kNoCode when there is none.
-extern const uint8_t kCodeOfType[NPY_NTYPES_LEGACY];
-// The NumPy type number of our code.
-extern const int kTypeOfCode[16];
-
-inline uint8_t code_of(const PyArray_Descr* descr) {
-  const unsigned type = static_cast<unsigned>(descr->type_num);
-  return OPKILN_LIKELY(type < NPY_NTYPES_LEGACY) ? kCodeOfType[type] : kNoCode;
-}
 
 // An exact ndarray the kernels can use as it is: supported dtype, native order, aligned, rank fits.
 inline bool usable_as_is(PyArrayObject* a) {

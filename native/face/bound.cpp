@@ -33,11 +33,11 @@ struct Fixed {
   std::vector<Held> held;
   std::vector<npy_intp> words;
   std::vector<uint64_t> weak;
-  std::vector<Ref> values;      // what the caller gets, per output; null: a scalar from its cell
-  std::vector<uint64_t> cells;  // memory of scalar results, per output
-  std::vector<Ref> args;        // the whole call, for error texts and ordinary calls
-  size_t n_args = 0;            // the first of them are positional
-  Ref kwnames;                  // with the results as out=
+  std::vector<Ref> values;  // what the caller gets, per output; null: a scalar from its cell
+  std::vector<Cell> cells;  // memory of scalar results, per output
+  std::vector<Ref> args;    // the whole call, for error texts and ordinary calls
+  size_t n_args = 0;        // the first of them are positional
+  Ref kwnames;              // with the results as out=
 };
 
 struct BoundCall {
@@ -110,8 +110,8 @@ PyObject* with_scalars(const Fixed& in, const core::Executor& x, const Record* r
   for (size_t i = 0; i < in.values.size(); i++) {
     if (!in.values[i]) {
       const auto k = static_cast<size_t>(record->out_of_output[i]);
-      PyArray_Descr* descr = g_descr[static_cast<int>(x.out(k).dtype)];
-      uint64_t cell = in.cells[k];
+      PyArray_Descr* descr = descr_of(x.out(k).dtype);
+      Cell cell = in.cells[k];
       made[i] = Ref(PyArray_Scalar(&cell, descr, nullptr));
       if (!made[i]) return nullptr;
     }
@@ -302,8 +302,7 @@ struct Binding {
     if (given && !check_out_count(outs, record->n_outs)) return false;
     for (size_t k = 0; given && k < record->n_outs; k++) {
       const core::OutSpec& spec = x->out(k);
-      if (outs.arrays[k] &&
-          !check_out(outs, k, spec.ndim, spec.shape, kTypeOfCode[static_cast<int>(spec.dtype)])) {
+      if (outs.arrays[k] && !check_out(outs, k, spec.ndim, spec.shape, spec.dtype)) {
         return false;
       }
     }

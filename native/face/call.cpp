@@ -32,10 +32,10 @@ class Objects {
 struct Computation {
   Compiled* self;
   CallArgs& call;
-  OutArgs* outs;               // null: all results are fresh
-  bool direct;                 // kernels write into outs
-  Objects results{};           // per out buffer
-  Small<uint64_t, 8> cells{};  // memory of fresh results of rank 0, which become scalars
+  OutArgs* outs;           // null: all results are fresh
+  bool direct;             // kernels write into outs
+  Objects results{};       // per out buffer
+  Small<Cell, 8> cells{};  // memory of fresh results of rank 0, which become scalars
 };
 
 // Copies results into the arrays given as out=, after checking all of them.
@@ -50,7 +50,9 @@ bool copy_out(Computation& c, Record* record) {
       Py_DECREF(scalar);
     }
     PyArrayObject* r = as_array(c.results[k]);
-    if (!check_out(outs, k, PyArray_NDIM(r), PyArray_DIMS(r), PyArray_TYPE(r))) return false;
+    if (!check_out(outs, k, PyArray_NDIM(r), PyArray_DIMS(r),
+                   static_cast<core::DType>(code_of(PyArray_DESCR(r)))))
+      return false;
   }
   for (size_t k = 0; k < record->n_outs; k++) {
     if (!outs.arrays[k]) continue;
@@ -141,7 +143,7 @@ bool bind_outs(Computation& c, Record* record, core::Executor& x) {
       if (!made) return false;
       c.results.push(made);
     } else if (spec.ndim == 0 && !c.call.origin && !(c.outs && c.outs->arrays[k])) {
-      c.cells.push_reserved(0);
+      c.cells.push_reserved({});
       c.results.push(nullptr);
       x.outs()[k] = reinterpret_cast<char*>(c.cells.end() - 1);
     } else {
@@ -159,9 +161,7 @@ bool make_scalars(Computation& c, const core::Executor& x) {
   size_t next = 0;
   for (size_t k = 0; next < c.cells.size(); k++) {
     if (c.results[k]) continue;
-    PyArray_Descr* descr = PyArray_DescrFromType(kTypeOfCode[static_cast<int>(x.out(k).dtype)]);
-    c.results[k] = PyArray_Scalar(&c.cells[next++], descr, nullptr);
-    Py_DECREF(descr);
+    c.results[k] = PyArray_Scalar(&c.cells[next++], descr_of(x.out(k).dtype), nullptr);
     if (!c.results[k]) return false;
   }
   return true;
@@ -284,9 +284,8 @@ __attribute__((noinline)) PyObject* inline_call(Compiled* self, PyObject* const*
 }  // namespace
 
 PyObject* fresh_array(const core::OutSpec& spec) {
-  PyArray_Descr* descr = PyArray_DescrFromType(kTypeOfCode[static_cast<int>(spec.dtype)]);
-  return PyArray_NewFromDescr(&PyArray_Type, descr, spec.ndim, spec.shape, spec.strides, nullptr, 0,
-                              nullptr);
+  return PyArray_NewFromDescr(&PyArray_Type, new_descr_of(spec.dtype), spec.ndim, spec.shape,
+                              spec.strides, nullptr, 0, nullptr);
 }
 
 PyObject* host_number(const core::Executor& x, int reg) {

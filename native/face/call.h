@@ -16,9 +16,6 @@ struct Restart {};   // thrown when the function was cleared meanwhile: bind aga
 constexpr double kReleaseGilNs = 5000;  // longer kernels run without the GIL
 constexpr int kMostQuickArgs = 16;      // more parameters never go the short way
 
-// NumPy's own descriptors by our dtype code; they live as long as NumPy.
-extern PyArray_Descr* g_descr[16];
-
 // The vectorcall of Compiled: the short way when it applies, else call_general().
 PyObject* call_compiled(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames);
 
@@ -61,7 +58,7 @@ PyObject* into_outs(OutArgs& outs, Direct&& direct, Copied&& copied) {
     return direct();
   } catch (const core::OutMismatch& e) {
     if (!check_out(outs, static_cast<size_t>(e.out), static_cast<int>(e.shape.size()),
-                   e.shape.data(), kTypeOfCode[e.dtype])) {
+                   e.shape.data(), static_cast<core::DType>(e.dtype))) {
       return nullptr;
     }
   } catch (const NeedCopy&) {

@@ -10,10 +10,6 @@ namespace {
 constexpr const char* kOurLegacy = "opkiln.dltensor";
 constexpr const char* kOurVersioned = "opkiln.dltensor_versioned";
 
-constexpr DLDataType kDLTypeOfCode[] = {{6, 8, 1},  {0, 8, 1},  {0, 16, 1}, {0, 32, 1},
-                                        {0, 64, 1}, {1, 8, 1},  {1, 16, 1}, {1, 32, 1},
-                                        {1, 64, 1}, {2, 32, 1}, {2, 64, 1}};
-
 template <class Managed>
 void destroy(PyObject* capsule) {
   PyObject *type, *value, *traceback;
@@ -47,8 +43,8 @@ PyObject* wrap(PyObject* source, const DLTensor& t, bool readonly, Ref owner) {
                  "expected memory on the CPU, got device type %d",
                  static_cast<int>(t.device.device_type));
   }
-  const int type_num = type_num_of(t.dtype);
-  if (type_num == NPY_NOTYPE) {
+  const uint8_t code = code_of(t.dtype);
+  if (code == kNoCode) {
     constexpr int kComplex = 5;
     const char* fix = "convert it to float32 or another supported dtype";
     if (t.dtype.code == kComplex)
@@ -64,7 +60,7 @@ PyObject* wrap(PyObject* source, const DLTensor& t, bool readonly, Ref owner) {
     return raise(Err::shape, "reshape it to at most 16 axes", "expected rank <= 16, got rank %d",
                  static_cast<int>(t.ndim));
   }
-  PyArray_Descr* descr = PyArray_DescrFromType(type_num);
+  PyArray_Descr* descr = new_descr_of(static_cast<core::DType>(code));
   const npy_intp itemsize = PyDataType_ELSIZE(descr);
   npy_intp dims[kMaxRank], strides[kMaxRank];
   bool empty = false;
@@ -145,36 +141,6 @@ PyObject* wrap_versioned(PyObject* o, DLManagedTensorVersioned* m, bool writable
 
 }  // namespace
 
-int type_num_of(const DLDataType& t) {
-  if (t.lanes != 1) return NPY_NOTYPE;
-  switch (t.code << 8 | t.bits) {
-    case 0 << 8 | 8:
-      return NPY_INT8;
-    case 0 << 8 | 16:
-      return NPY_INT16;
-    case 0 << 8 | 32:
-      return NPY_INT32;
-    case 0 << 8 | 64:
-      return NPY_INT64;
-    case 1 << 8 | 8:
-      return NPY_UINT8;
-    case 1 << 8 | 16:
-      return NPY_UINT16;
-    case 1 << 8 | 32:
-      return NPY_UINT32;
-    case 1 << 8 | 64:
-      return NPY_UINT64;
-    case 2 << 8 | 32:
-      return NPY_FLOAT;
-    case 2 << 8 | 64:
-      return NPY_DOUBLE;
-    case 6 << 8 | 8:
-      return NPY_BOOL;
-    default:
-      return NPY_NOTYPE;
-  }
-}
-
 PyObject* array_from_exchange(PyObject* o, const DLPackExchangeAPI& api, bool writable) {
   DLManagedTensorVersioned* m = nullptr;
   if (api.managed_from_object(o, &m) != 0 || !m) return nullptr;
@@ -222,7 +188,7 @@ PyObject* fresh_in(const DLPackExchangeAPI& api, const core::OutSpec& spec, char
   if (!memory) return PyErr_NoMemory();
   auto* block = new (memory) Block;
   *data = static_cast<char*>(memory) + kHead;
-  const DLDataType type = kDLTypeOfCode[static_cast<int>(spec.dtype)];
+  const DLDataType type = *dl_type_of(spec.dtype);
   for (int i = 0; i < spec.ndim; i++) {
     block->shape[i] = spec.shape[i];
     block->strides[i] = spec.strides[i] / (type.bits / 8);

@@ -16,9 +16,6 @@ PyObject* array_from_capsule(PyObject* o, bool writable);
 // The same of a borrowed description. What it says holds while nothing changes the tensor itself.
 PyObject* array_over(PyObject* o, const DLTensor& t);
 
-// NumPy's type number, NPY_NOTYPE for what we do not compute with.
-int type_num_of(const DLDataType& t);
-
 // Fresh memory in the library's type, and where it lies; null with an error set.
 PyObject* fresh_in(const DLPackExchangeAPI& api, const core::OutSpec& spec, char** data);
 

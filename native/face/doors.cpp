@@ -183,8 +183,8 @@ bool borrow(CallArgs& call, PyObject* o, const DLPackExchangeAPI& api) {
     PyErr_Clear();  // the long way finds the words
     return false;
   }
-  const int type_num = t.device.device_type == kDLCPU ? type_num_of(t.dtype) : NPY_NOTYPE;
-  if (type_num == NPY_NOTYPE || t.ndim < 0 || t.ndim > kMaxRank || !t.strides || !t.data) {
+  const uint8_t code = t.device.device_type == kDLCPU ? code_of(t.dtype) : kNoCode;
+  if (code == kNoCode || t.ndim < 0 || t.ndim > kMaxRank || !t.strides || !t.data) {
     return false;
   }
   const int64_t item = t.dtype.bits / 8;
@@ -194,7 +194,7 @@ bool borrow(CallArgs& call, PyObject* o, const DLPackExchangeAPI& api) {
     if (t.shape[i] == 0) return false;
   }
   call.key.reserve(1 + 2 * static_cast<size_t>(t.ndim));
-  call.key.push_reserved(array_word('a', kCodeOfType[type_num], t.ndim));
+  call.key.push_reserved(array_word('a', code, t.ndim));
   for (int i = 0; i < t.ndim; i++) call.key.push_reserved(static_cast<uint64_t>(t.shape[i]));
   for (int i = 0; i < t.ndim; i++) {
     call.key.push_reserved(static_cast<uint64_t>(t.strides[i] * item));

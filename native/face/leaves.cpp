@@ -10,17 +10,6 @@
 
 namespace opkiln::face {
 
-const uint8_t kCodeOfType[NPY_NTYPES_LEGACY] = {
-    0,       1,       5,       2,       6,       3,       7,
-    4,       8,       4,       8,       9,       10,  // bool .. double (x86-64, aarch64: LP64)
-    kNoCode, kNoCode, kNoCode, kNoCode,               // long double, complex
-    kNoCode, kNoCode, kNoCode, kNoCode, kNoCode, kNoCode, kNoCode};  // object .. half
-static_assert(sizeof(long) == 8, "the table above maps NPY_LONG to 64 bits");
-
-const int kTypeOfCode[16] = {NPY_BOOL,   NPY_INT8,   NPY_INT16,  NPY_INT32, NPY_INT64,  NPY_UINT8,
-                             NPY_UINT16, NPY_UINT32, NPY_UINT64, NPY_FLOAT, NPY_DOUBLE, NPY_NOTYPE,
-                             NPY_NOTYPE, NPY_NOTYPE, NPY_NOTYPE, NPY_NOTYPE};
-
 namespace {
 
 const char* param_name(Compiled* self, int param) {

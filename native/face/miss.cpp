@@ -75,7 +75,7 @@ bool is_as_traced(PyArrayObject* a, const CaptureLayout& was) {
   return static_cast<size_t>(PyArray_NDIM(a)) == rank &&
          !std::memcmp(PyArray_DIMS(a), was.shape.data(), rank * sizeof(npy_intp)) &&
          !std::memcmp(PyArray_STRIDES(a), was.strides.data(), rank * sizeof(npy_intp)) &&
-         PyArray_DESCR(a)->type_num == was.type_num && usable_as_is(a) == was.usable;
+         code_of(PyArray_DESCR(a)) == was.code && usable_as_is(a) == was.usable;
 }
 
 bool captures_unchanged(Compiled* self, Record* record) {

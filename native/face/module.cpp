@@ -213,9 +213,7 @@ NB_MODULE(_core, m) {
   m.doc() = "The native core of opkiln: plans, executors and the callable type.";
   nb::register_exception_translator(translate_core_errors);
   core::set_blocking_hooks({begin_blocking, end_blocking});
-  for (int code = 0; code <= static_cast<int>(core::DType::kF64); code++) {
-    g_descr[code] = PyArray_DescrFromType(kTypeOfCode[code]);
-  }
+  if (add_dtypes() < 0) throw nb::python_error();
   bind_slot(m);
   bind_library(m);
   bind_plan(m);
@@ -229,6 +227,23 @@ NB_MODULE(_core, m) {
         return nb::steal(array);
       },
       "array"_a, "An ndarray over the memory of another library's array.");
+  m.def(
+      "dtype_code",
+      [](nb::handle dtype) {
+        if (!PyArray_DescrCheck(dtype.ptr())) throw nb::type_error("expected a numpy.dtype");
+        const uint8_t code = code_of(reinterpret_cast<PyArray_Descr*>(dtype.ptr()));
+        if (code == kNoCode) throw nb::type_error("opkiln computes in no such dtype");
+        return static_cast<int>(code);
+      },
+      "dtype"_a, "The native core's number of a dtype.");
+  m.def(
+      "dtype_of",
+      [](int code) {
+        if (code < 0 || code >= core::kMostDTypes || !g_descr[code])
+          throw nb::value_error("no dtype has this code");
+        return nb::borrow(reinterpret_cast<PyObject*>(g_descr[code]));
+      },
+      "code"_a, "The dtype of a number that dtype_code() gave.");
   bind_switches(m);
   if (add_compiled_type(m.ptr()) < 0 || add_bound_type(m.ptr()) < 0) throw nb::python_error();
 }

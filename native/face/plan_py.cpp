@@ -28,7 +28,8 @@ struct PyPlan {
 };
 
 core::DType dtype_of(int code) {
-  if (code < 0 || code > 10) throw nb::value_error("dtype code must be 0..10");
+  if (code < 0 || code >= core::kMostDTypes || !g_descr[code])
+    throw nb::value_error("no dtype has this code");
   return static_cast<core::DType>(code);
 }
 

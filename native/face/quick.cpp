@@ -13,8 +13,6 @@
 
 namespace opkiln::face {
 
-PyArray_Descr* g_descr[16];
-
 namespace {
 
 constexpr size_t kMostWords = 96;
@@ -125,7 +123,7 @@ OPKILN_INLINE bool has_layout(PyArrayObject* a, char tag, const uint64_t* word) 
   const auto rank = static_cast<unsigned>(w >> 16);  // more than the rank if it is no array's word
   const PyArray_Descr* descr = PyArray_DESCR(a);
   // NumPy's own descriptor says dtype and byte order at once; another may say the same.
-  if (OPKILN_UNLIKELY(descr != g_descr[word_code(w) & 15]) &&
+  if (OPKILN_UNLIKELY(descr != g_descr[word_code(w) % core::kMostDTypes]) &&
       (code_of(descr) != word_code(w) || descr->byteorder == NPY_OPPBYTE)) {
     return false;
   }
@@ -252,10 +250,10 @@ OPKILN_INLINE PyObject* run(Compiled* self, const core::ThreadTable& table, core
   core::Executor* x = pool->peek_idle();
   if (OPKILN_UNLIKELY(!x || !x->user_flag)) return nullptr;
   const core::OutSpec& spec = x->out(0);
-  PyArray_Descr* descr = g_descr[static_cast<int>(spec.dtype)];
+  PyArray_Descr* descr = descr_of(spec.dtype);
   PyObject* result = out;
   char* target;
-  uint64_t cell;  // memory of a result of rank 0, which becomes a scalar
+  Cell cell;
   if (out) {
     target = PyArray_BYTES(as_array(out));
   } else if (OPKILN_UNLIKELY(spec.ndim == 0)) {

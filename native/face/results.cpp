@@ -129,7 +129,7 @@ int Record::read_captures() {
     const int rank = PyArray_NDIM(a);
     capture_layouts.push_back({{PyArray_DIMS(a), PyArray_DIMS(a) + rank},
                                {PyArray_STRIDES(a), PyArray_STRIDES(a) + rank},
-                               PyArray_DESCR(a)->type_num,
+                               code_of(PyArray_DESCR(a)),
                                usable_as_is(a)});
     captures.push_back(as_array(Py_NewRef(o)));
   }

@@ -43,7 +43,7 @@ class OutTree {
 // A captured array's layout when it was traced; it may not change afterwards.
 struct CaptureLayout {
   std::vector<npy_intp> shape, strides;
-  int type_num;
+  uint8_t code;
   bool usable;  // native and aligned: read in place, else copied on each call
 };
 

@@ -13,7 +13,7 @@ import numpy as np
 import opkiln.ops
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpDef
-from opkiln.ops.dtypes import DTYPES, SUPPORTED
+from opkiln.ops.dtypes import SUPPORTED, find_row
 from opkiln.runtime import interop
 from opkiln.runtime.errors import OpkilnError, ShapeError, TraceError, UnsupportedDType
 from opkiln.runtime.graph import Node, make, topological
@@ -98,8 +98,7 @@ def require_dtype(dtype: np.dtype[Any], what: str) -> None:
     Raises:
         UnsupportedDType: with the accepted names and how to convert.
     """
-    row = DTYPES.get(dtype.name)
-    if row is None or not row.supported:
+    if find_row(dtype) is None:
         raise failure(
             UnsupportedDType,
             f"{what}: dtype {dtype.name} is not supported yet; "
