@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from opkiln.ops import elementwise, reduce
-from opkiln.ops.defs import OpRow, ReduceRow
+from opkiln.ops.defs import OpRow, ReduceRow, Signature
+from opkiln.ops.dtypes import SUPPORTED
 
 
 def _index(rows: tuple[Any, ...]) -> dict[str, Any]:
@@ -28,3 +29,13 @@ REDUCTION_OF: dict[np.ufunc, ReduceRow] = {row.numpy: row for row in reduce.ROWS
 BY_UFUNC: dict[np.ufunc, OpRow] = {
     row.numpy: row for row in elementwise.ROWS if isinstance(row.numpy, np.ufunc)
 }
+
+
+def resolved(row: OpRow, *operands: np.dtype[Any]) -> Signature | None:
+    """The row's signature on these dtypes, or None where NumPy has no loop or opkiln no dtype."""
+    try:
+        signature = row.signature(row, operands)
+    except TypeError:
+        return None
+    known = {dtype.numpy for dtype in SUPPORTED}
+    return signature if known.issuperset((*signature[0], signature[1])) else None
