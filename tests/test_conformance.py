@@ -1,95 +1,56 @@
-"""Every row of the op table, on every dtype it takes, against NumPy.
+"""Every row of the op table, on every dtype it takes, against NumPy and against true values.
 
-Tested are values, special values, lengths and layouts.
+The table says what is tested: a new row and a new dtype (`SUPPORTED`) come in by themselves. A row
+that rounds needs its function in tests/truth.py, a new kind of dtype its values in tests/values.py.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
+from tests import truth
+from tests.tracing import outcome, run
+from tests.values import (
+    DTYPES,
+    SPECIALS,
+    Array,
+    bits,
+    finfo,
+    function_of,
+    is_rounded,
+    kind_of,
+    operands,
+    parts,
+    same_bits,
+)
 
 import opkiln as ok
 from opkiln.ops.defs import OpRow
-from opkiln.ops.dtypes import SUPPORTED
-from opkiln.ops.table import ELEMENTWISE
+from opkiln.ops.dtypes import dtype_row
+from opkiln.ops.table import ELEMENTWISE, resolved
+from opkiln.runtime.errors import UnsupportedDType
 
-DTYPES = [row.numpy for row in SUPPORTED]
 LENGTHS = (0, 1, 7, 16, 33, 131)
-Array = np.ndarray[Any, np.dtype[Any]]
+PICKS = 100  # ordinary elements compared with true values, beside all special ones
+# Refused with advice: NumPy itself truncates to 0 for all but 1 and -1.
+REFUSED = {("reciprocal", kind) for kind in "biu"}
+
+Calls = dict[str, tuple[Array, ...]]
 
 
-def function_of(row: OpRow) -> Callable[..., Any]:
-    """What a user would write for this row."""
-    return getattr(ok.ops, row.name) if not isinstance(row.numpy, np.ufunc) else row.numpy
-
-
-def takes(row: OpRow, dtype: np.dtype[Any]) -> bool:
-    """Whether NumPy has this op for the dtype, with a result that opkiln computes in."""
-    try:
-        operands, result = row.signature(row, (dtype,) * row.arity)
-    except TypeError:
-        return False
-    if row.name == "reciprocal" and operands[0].kind != "f":
-        return False  # refused with advice: NumPy itself truncates to 0 for all but 1 and -1
-    return all(d in DTYPES for d in (*operands, result))
-
-
-def specials(dtype: np.dtype[Any]) -> Array:
-    """Values where ops go wrong, whatever the op."""
-    if dtype.kind == "b":
-        return np.array([False, True])
-    if dtype.kind in "iu":
-        info = np.iinfo(dtype)
-        low = [info.min, info.min + 1, -7, -1] if dtype.kind == "i" else [2, 3]
-        return np.array([0, 1, 2, 3, 7, 8, 63, info.max - 1, info.max, *low], dtype)
-    info = np.finfo(dtype)
-    finite = [
-        0.0,
-        0.5,
-        1.0,
-        1.5,
-        2.5,
-        3.0,
-        10.0,
-        0.1,
-        info.tiny,
-        info.smallest_subnormal,
-        info.max,
-        1e5,
-    ]
-    return np.array([*finite, *(-v for v in finite), np.inf, -np.inf, np.nan], dtype)
-
-
-def operands(row: OpRow, dtype: np.dtype[Any], seed: int = 0) -> list[Array]:
-    """Random operands of the row's domain, all pairs of special values first."""
-    rng = np.random.default_rng([seed, *row.name.encode()])
-    special = specials(dtype)
-    if row.exactness == "ulp":
-        special = special[np.isfinite(special.astype(np.float64))]
-    mixed = np.array(list(itertools.product(special, repeat=min(row.arity, 2)))).T.astype(dtype)
-    result = []
-    for i in range(row.arity):
-        if dtype.kind == "f":
-            body = rng.uniform(*row.domain, 2000).astype(dtype)
-        elif dtype.kind == "b":
-            body = rng.integers(0, 2, 2000).astype(dtype)
-        else:
-            info = np.iinfo(dtype)
-            body = np.where(
-                rng.random(2000) < 0.5,
-                rng.integers(max(info.min, -20), 20, 2000).astype(dtype),
-                rng.integers(info.min, info.max, 2000, dtype=dtype, endpoint=True),
-            ).astype(dtype)
-        head = mixed[min(i, len(mixed) - 1)] if i < 2 else np.roll(mixed[0], 1)
-        result.append(np.concatenate([head, body]))
-    if row.name == "power" and dtype.kind in "iu":
-        result[1] = result[1] % 40  # a negative exponent is an error, tested apart
-    return result
+def dtypes_of(row: OpRow, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], ...] | None:
+    """The operands' dtypes where the row is asked for `dtype`, or None where NumPy has no loop."""
+    if (row.name, kind_of(dtype)) in REFUSED:
+        return None
+    found = resolved(row, *(dtype,) * row.arity)
+    if found is None:
+        return None
+    return (found[0][0], dtype, dtype) if row.name == "where" else (dtype,) * row.arity
 
 
 def reference(row: OpRow, args: tuple[Array, ...]) -> Array:
@@ -97,99 +58,234 @@ def reference(row: OpRow, args: tuple[Array, ...]) -> Array:
         return np.asarray(function_of(row)(*args))
 
 
-def assert_same_bits(got: Array, want: Array, what: str, *, zero_sign: bool = True) -> None:
-    got, want = np.asarray(got), np.asarray(want)
-    assert got.dtype == want.dtype, what
-    assert got.shape == want.shape, what
-    if got.dtype.kind == "f":
-        nan = np.isnan(want)
-        np.testing.assert_array_equal(np.isnan(got), nan, err_msg=what)
-        got, want = got[~nan], want[~nan]
-        if zero_sign:
-            np.testing.assert_array_equal(np.signbit(got), np.signbit(want), err_msg=what)
-    np.testing.assert_array_equal(got, want, err_msg=what)
-
-
-MP = {
-    "exp": mpmath.exp, "log": mpmath.log, "tanh": mpmath.tanh, "sin": mpmath.sin, "cos": mpmath.cos,
-    "erf": mpmath.erf,
-    "exp2": lambda x: mpmath.power(2, x),
-    "expm1": mpmath.expm1,
-    "log2": lambda x: mpmath.log(x, 2),
-    "log1p": mpmath.log1p, "power": mpmath.power,
-}  # fmt: skip
-
-
-def ulp_error(row: OpRow, got: Array, args: tuple[Array, ...]) -> float:
-    """Largest distance from the true value in units of the last place, over a sample."""
-    worst = 0.0
-    pick = np.random.default_rng(1).permutation(got.size)[:400]
-    info = np.finfo(got.dtype)
-    with mpmath.workdps(60):
-        for i in pick:
-            values = [mpmath.mpf(float(a[i])) for a in args]
-            if row.name in ("log", "log2", "power") and values[0] <= 0:
-                continue
-            if row.name == "log1p" and values[0] <= -1:
-                continue
-            true = MP[row.name](*values)
-            if abs(true) > float(info.max) or not np.isfinite(got[i]):
-                assert abs(true) >= float(info.max) * (1 - 1e-7), (row.name, values, got[i])
-                continue
-            unit = max(
-                float(np.spacing(got.dtype.type(abs(float(true))))), float(info.smallest_subnormal)
-            )
-            worst = max(worst, float(abs(mpmath.mpf(float(got[i])) - true) / unit))
-    return worst
-
-
-def every_row(operands: dict[str, tuple[Array, ...]]) -> dict[str, Any]:
+def every_row(calls: Calls) -> dict[str, Any]:
     """All rows in one traced function: their kernels make one translation unit."""
-    return {name: function_of(ELEMENTWISE[name])(*args) for name, args in operands.items()}
+    return {name: function_of(ELEMENTWISE[name.split()[0]])(*a) for name, a in calls.items()}
 
 
-def bits(array: Array) -> Array:
-    return np.ascontiguousarray(array).view(np.uint8)
+def compare(row: OpRow, got: Array, args: tuple[Array, ...], what: str) -> None:
+    """Exact rows to the bit; of rows that round what kind of number each result is."""
+    want = reference(row, args)
+    if is_rounded(row, want.dtype):
+        same_kind(got, want, what)
+    else:
+        same_bits(got, want, what, zero_sign=row.ungated != "zero sign")
+
+
+def same_kind(got: Array, want: Array, what: str) -> None:
+    """NaN where NumPy has it; infinities and zeros too, but for the last before they begin."""
+    assert (got.dtype, got.shape) == (want.dtype, want.shape), what
+    info = finfo(want.dtype)
+    got, want = parts(got), parts(want)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want), err_msg=what)
+    with np.errstate(invalid="ignore"):
+        edge = np.minimum(abs(got), abs(want)) >= info.max * (1 - 8 * float(info.eps))
+        edge |= np.maximum(abs(got), abs(want)) <= 8 * info.smallest_subnormal
+        for special in (np.isinf, lambda x: x == 0):
+            odd = (special(got) != special(want)) & ~edge
+            assert not odd.any(), f"{what}: {got[odd][:5]} for {want[odd][:5]}"
+        odd = (np.signbit(got) != np.signbit(want)) & ~np.isnan(want) & ~edge
+        odd |= (want == 0) & (got == 0) & (np.signbit(got) != np.signbit(want))
+    assert not odd.any(), f"{what}: {got[odd][:5]} for {want[odd][:5]}"
+
+
+def check_rounding(row: OpRow, got: Array, args: tuple[Array, ...], specials: int) -> None:
+    """Within the row's contract of the true value; where operands were cast first, like NumPy."""
+    what = f"{row.name} {args[0].dtype.name}"
+    if any(a.dtype != got.dtype for a in args):  # the body is that of another dtype
+        finite = np.isfinite(parts(reference(row, args)))
+        near = 64 * float(finfo(got.dtype).eps)
+        want = parts(reference(row, args))[finite]
+        np.testing.assert_allclose(parts(got)[finite], want, rtol=near, atol=near, err_msg=what)
+        return
+    few = np.random.default_rng(1).permutation(specials)[:PICKS]
+    ordinary = specials + np.arange(PICKS)
+    error, at = truth.worst(row, got, args, np.concatenate([few, ordinary]))
+    assert error <= row.ulp, f"{what}: {error:.2f} ulp at {at}"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 def test_every_row_on_every_dtype(dtype: np.dtype[Any]) -> None:
-    rows = [row for row in ELEMENTWISE.values() if takes(row, dtype) and row.name != "where"]
-    assert len(rows) >= (20 if dtype.kind == "b" else 30)
+    taken = {row.name: d for row in ELEMENTWISE.values() if (d := dtypes_of(row, dtype))}
+    assert len(taken) >= 20
     compiled = ok.compile(every_row)
+    calls = {name: operands(ELEMENTWISE[name], d) for name, d in taken.items()}
     for n in LENGTHS:
-        args = {row.name: tuple(a[:n] for a in operands(row, dtype)) for row in rows}
-        got = compiled(args)
-        for row in rows:
-            compare(
-                row, got[row.name], reference(row, args[row.name]), f"{row.name} {dtype.name} n={n}"
-            )
-    args = {row.name: tuple(operands(row, dtype, seed=1)) for row in rows}
-    got = compiled(args)
-    for row in rows:
-        assert got[row.name].size >= 20
-        compare(row, got[row.name], reference(row, args[row.name]), f"{row.name} {dtype.name}")
-        if row.exactness == "ulp" and got[row.name].dtype.kind == "f":
-            assert ulp_error(row, got[row.name], args[row.name]) <= row.ulp, (
-                f"{row.name} {dtype.name}"
-            )
+        short = {name: tuple(a[:n] for a in args) for name, args in calls.items()}
+        for name, value in compiled(short).items():
+            compare(ELEMENTWISE[name], value, short[name], f"{name} {dtype.name} n={n}")
+    got = compiled(calls)
+    for name, value in got.items():
+        row, args = ELEMENTWISE[name], calls[name]
+        compare(row, value, args, f"{name} {dtype.name}")
+        if is_rounded(row, value.dtype):
+            check_rounding(row, value, args, len(value) - 2000)
     assert compiled.info().builds + compiled.info().disk_hits == 1
 
     # The same bits whatever the stride and the cut: backwards, spread out, one element at a time.
-    spread = compiled(
-        {name: tuple(np.repeat(a, 3)[::3][::-1] for a in ops) for name, ops in args.items()}
-    )
+    spread = compiled({k: tuple(np.repeat(a, 3)[::3][::-1] for a in v) for k, v in calls.items()})
     for name, value in spread.items():
         np.testing.assert_array_equal(bits(value), bits(got[name][::-1]), err_msg=name)
     for at in range(0, 120, 13):
-        single = compiled({name: tuple(a[at : at + 1] for a in ops) for name, ops in args.items()})
+        single = compiled({k: tuple(a[at : at + 1] for a in v) for k, v in calls.items()})
         for name, value in single.items():
             np.testing.assert_array_equal(bits(value), bits(got[name][at : at + 1]), err_msg=name)
 
 
-def compare(row: OpRow, got: Array, want: Array, what: str) -> None:
-    """Exact rows to the bit; of the others the dtype here, their error in `ulp_error`."""
-    if row.exactness == "exact" or want.dtype.kind != "f":
-        assert_same_bits(got, want, what, zero_sign=row.ungated != "zero sign")
-    else:
-        assert got.dtype == want.dtype, what
+@pytest.mark.parametrize("name", ["float64", "int16", "bool"])
+def test_every_row_in_other_layouts(name: str) -> None:
+    """One operand repeated without memory, the other in Fortran order; and numbers without axes."""
+    dtype = np.dtype(name)
+    compiled = ok.compile(every_row)
+    calls: Calls = {}
+    for row in ELEMENTWISE.values():
+        if dtypes := dtypes_of(row, dtype):
+            args = [a[:60].reshape(3, 4, 5) for a in operands(row, dtypes, seed=2)]
+            first = np.asfortranarray(args[0])[:, ::-1]
+            rest = [np.broadcast_to(a[:1, :, :1], (3, 4, 5)) for a in args[1:]]
+            calls[row.name] = (first, *rest)
+            calls[f"{row.name} 0-d"] = tuple(a[1, 2, 3] for a in args)
+    for call, value in compiled(calls).items():
+        compare(ELEMENTWISE[call.split()[0]], value, calls[call], f"{call} {name}")
+
+
+def answer(fn: Callable[..., Any], *args: Any) -> Any:
+    """What tracing and the interpreter give: a value or the builtin class of the error."""
+    try:
+        return run(fn, *args)
+    except UnsupportedDType:
+        return UnsupportedDType
+    except (TypeError, ValueError, OverflowError, NotImplementedError) as error:
+        return next(c for c in (NotImplementedError, TypeError, OverflowError, ValueError)
+                    if isinstance(error, c))  # fmt: skip
+
+
+def agree(row: OpRow, fn: Callable[..., Any], args: tuple[Any, ...], what: str) -> bool:
+    """Compare a call with NumPy's own; whether it was answered, rather than refused by both."""
+    want, got = outcome(fn, *args), answer(fn, *args)
+    if isinstance(want, type):
+        assert isinstance(got, type), f"{what}: {got!r}, where NumPy raises {want.__name__}"
+        assert got in (want, UnsupportedDType), f"{what}: {got.__name__} for {want.__name__}"
+        return False
+    if got is UnsupportedDType:  # float16, say, before opkiln has it
+        assert want.dtype not in DTYPES or resolved(row, *(a.dtype for a in args)) is None, what
+        return False
+    if got is NotImplementedError:
+        assert any((row.name, kind_of(d)) in REFUSED for d in DTYPES), what
+        return False
+    assert not isinstance(got, type), f"{what}: {got.__name__}"
+    same_bits(got, want, what)
+    return True
+
+
+# ---- pairs of dtypes ----
+
+BINARY = [row for row in ELEMENTWISE.values() if row.arity == 2]
+UFUNCS = [row for row in ELEMENTWISE.values() if isinstance(row.numpy, np.ufunc)]
+PAIRS = list(itertools.product(DTYPES, repeat=2))
+
+
+def pair(row: OpRow, dtypes: Sequence[np.dtype[Any]]) -> tuple[Array, ...]:
+    return operands(row, tuple(dtypes), seed=3, n=20)
+
+
+@pytest.mark.parametrize("row", BINARY, ids=lambda row: row.name)
+def test_every_pair_of_dtypes_is_numpys(row: OpRow) -> None:
+    """By the interpreter: the dtype and value, or the class of the error, of each pair."""
+    fn = function_of(row)
+    what = f"{row.name} {{0.name}} {{1.name}}".format
+    assert sum(agree(row, fn, pair(row, dtypes), what(*dtypes)) for dtypes in PAIRS) >= 25
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_pairs_of_dtypes_compiled(part: int) -> None:
+    """Each row on its share of the pairs, every pair in several rows: casts and mixed bodies."""
+    calls: Calls = {}
+    shares = max(1, len(BINARY) // 3)
+    for i, row in list(enumerate(BINARY))[part::4]:
+        for j, dtypes in enumerate(PAIRS):
+            mixed = {d.name for d in dtypes} == {"int64", "uint64"}
+            if (j % shares == i % shares or mixed) and resolved(row, *dtypes):
+                calls[f"{row.name} {dtypes[0].name} {dtypes[1].name}"] = pair(row, dtypes)
+    assert len(calls) >= 3 * len(PAIRS) / 8
+    got = ok.compile(every_row)(calls)
+    for call, value in got.items():
+        compare(ELEMENTWISE[call.split()[0]], value, calls[call], call)
+
+
+# ---- declarations ----
+
+
+def test_every_row_that_rounds_has_a_true_value() -> None:
+    assert truth.lacking() == []
+
+
+def test_every_dtype_has_special_values() -> None:
+    assert {dtype_row(dtype).kind for dtype in DTYPES} <= set(SPECIALS)
+
+
+@pytest.mark.parametrize("row", BINARY, ids=lambda row: row.name)
+def test_weak_scalars_on_either_side(row: OpRow) -> None:
+    """A number of the source, and the same number as an argument of the call."""
+    answered, function = 0, function_of(row)
+    for dtype, number in itertools.product(DTYPES, (2, 300, -1, 0.5, True)):
+        x, what = operands(row, (dtype,) * 2, n=20)[0], f"{row.name} {dtype.name} {number}"
+        for fn in (lambda x: function(x, number), lambda x: function(number, x)):  # noqa: B023
+            answered += agree(row, fn, (x,), what)
+        if not isinstance(number, bool):
+            answered += agree(row, function, (x, number), what)
+            answered += agree(row, function, (number, x), what)
+    assert answered >= 20
+
+
+@pytest.mark.parametrize("row", UFUNCS, ids=lambda row: row.name)
+def test_dtype_argument(row: OpRow) -> None:
+    """`dtype=` of each operand dtype and each wanted one."""
+    for dtype, wanted in PAIRS:
+        args = operands(row, (dtype,) * row.arity, n=20)
+        what = f"{row.name} {dtype.name} dtype={wanted.name}"
+        agree(row, partial(function_of(row), dtype=wanted), args, what)
+
+
+# ---- gradients ----
+
+DIFFERENTIABLE = [row for row in ELEMENTWISE.values() if row.gradient is not None]
+
+
+def test_every_row_declares_its_gradient() -> None:
+    """A rule, or `differentiable=False`; never both, never neither."""
+    odd = [r.name for r in ELEMENTWISE.values() if (r.gradient is not None) != r.differentiable]
+    assert odd == [], "rows need gradient=, or differentiable=False"
+
+
+@pytest.mark.parametrize("row", DIFFERENTIABLE, ids=lambda row: row.name)
+def test_gradient_rules_by_finite_differences(row: OpRow) -> None:
+    """On NumPy arrays; None stands for no dependence, so the difference has to be 0."""
+    rng = np.random.default_rng([7, *row.name.encode()])
+    args = [rng.uniform(*row.domain, 40) for _ in range(row.arity)]
+    if row.name == "where":
+        args[0] = args[0] > 0
+    g = rng.uniform(0.5, 2.0, 40)
+    y = reference(row, tuple(args))
+    assert row.gradient is not None
+    with np.errstate(all="ignore"):
+        found: Any = row.gradient(g, y, *args)  # type: ignore[call-arg]
+    assert len(found) == row.arity
+    for i, own in enumerate(found):
+        if args[i].dtype != np.float64:
+            assert own is None
+            continue
+        want = g * slope(row, args, i)
+        assert np.isfinite(want).all()
+        np.testing.assert_allclose(0.0 if own is None else own, want, rtol=1e-6, atol=1e-7)
+
+
+def slope(row: OpRow, args: list[Array], i: int) -> Array:
+    """The derivative by one operand: of the true function, or of NumPy's on long doubles."""
+    if row.name in truth.TRUTH:
+        return truth.slopes(row, args, i)
+    wide = [a.astype(np.longdouble) if a.dtype.kind == "f" else a for a in args]
+    step = np.longdouble(1e-7)
+    ahead, back = ([*wide[:i], wide[i] + h, *wide[i + 1 :]] for h in (step, -step))
+    rise = function_of(row)(*ahead) - function_of(row)(*back)
+    return np.asarray(rise / (2 * step)).astype(np.float64)

@@ -25,6 +25,9 @@ ROWS: tuple[OpRow, ...] = (
           gradient=lambda g, y, c, a, b: (None, np.where(c, g, 0), np.where(c, 0, g))),
     same("clip", 3, _clip, expr="ok_min(ok_max({0}, {1}), {2})", accepts="iuf", cost=3,
           ungated="zero sign",
-          gradient=lambda g, y, a, lo, hi: (np.where((a >= lo) & (a <= hi), g, 0), None, None)),
+          gradient=lambda g, y, a, lo, hi: (
+              np.where((a >= lo) & (a <= hi), g, 0),
+              np.where((a < lo) & (lo <= hi), g, 0),
+              np.where(np.maximum(a, lo) > hi, g, 0))),
 )
 # fmt: on

@@ -11,6 +11,7 @@ from typing import cast as as_type
 import numpy as np
 
 from opkiln.ops import primitives as p
+from opkiln.ops import signatures as sig
 from opkiln.ops.defs import OpRow
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime import interop
@@ -259,6 +260,8 @@ def signature(
                 (*types, None), signature=given, casting="same_kind"
             )
             found = resolved[: row.arity], resolved[row.arity]
+            if row.signature is sig.logical:  # such rows take truth values
+                found = row.signature(row, types)
     except TypeError as error:
         raise failure(TraceError, str(error)) from None
     for result in (*found[0], found[1]):
@@ -308,6 +311,9 @@ def _without_body(
         return cast(session, operands[0], wanted[0])
     if row.name in _OF_INTEGERS:
         return filled(session, np.bool_(_OF_INTEGERS[row.name]), operands[0])
+    if row.name == "clip":
+        x, low, high = (cast(session, o, d) for o, d in zip(operands, wanted, strict=True))
+        return session.make(_OPS["minimum"], session.make(_OPS["maximum"], x, low), high)
     raise failure(
         NotYet,
         f"np.{row.name} of {wanted[0].name} is not supported yet",
@@ -368,15 +374,6 @@ def _where(session: Session, row: OpRow, operands: list[Operand]) -> Node:
     return plain(session, row, operands, _where_mode())
 
 
-def _clip(session: Session, row: OpRow, operands: list[Operand]) -> Node:
-    """The ufunc behind np.clip, which has no body for bool."""
-    wanted, _ = signature(row, operands)
-    x, lo, hi = (cast(session, o, d) for o, d in zip(operands, wanted, strict=True))
-    if wanted[0] == BOOL:
-        return session.make(_OPS["minimum"], session.make(_OPS["maximum"], x, lo), hi)
-    return session.make(_OPS["clip"], x, lo, hi)
-
-
 def clip(session: Session, x: Node, low: Any, high: Any) -> Node:
     """np.clip of an array: a Python int at or beyond the end of the array's range bounds nothing.
 
@@ -386,7 +383,7 @@ def clip(session: Session, x: Node, low: Any, high: Any) -> Node:
     lo = None if low is None else _bound(session, x.dtype, operand(session, low), "max")
     hi = None if high is None else _bound(session, x.dtype, operand(session, high), "min")
     if lo is not None and hi is not None:
-        return _clip(session, ELEMENTWISE["clip"], [x, lo, hi])
+        return plain(session, ELEMENTWISE["clip"], [x, lo, hi])
     if lo is None and hi is None:
         return x
     row, bound = ("minimum", hi) if lo is None else ("maximum", lo)
@@ -474,6 +471,5 @@ def power(session: Session, base: Operand, exponent: Operand, *, by_operator: bo
 _SPECIAL: dict[str, Callable[[Session, OpRow, list[Operand]], Node]] = {
     **dict.fromkeys(_COMPARE, _compare),
     "where": _where,
-    "clip": _clip,
     "power": lambda session, row, operands: power(session, *operands, by_operator=False),
 }

@@ -1,0 +1,105 @@
+"""The true values of rows that round: mpmath's function by row, and distances from it in ulp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import numpy as np
+from tests.values import Array, finfo, is_rounded, kind_of
+
+from opkiln.ops.defs import OpRow
+from opkiln.ops.table import ELEMENTWISE
+
+DIGITS = 60
+
+# One entry for each row of exactness "ulp": adding such a row means adding its truth.
+TRUTH: dict[str, Callable[..., Any]] = {
+    "power": mpmath.power,
+    "exp": mpmath.exp,
+    "exp2": lambda x: mpmath.power(2, x),
+    "expm1": mpmath.expm1,
+    "log": mpmath.log,
+    "log2": lambda x: mpmath.log(x, 2),
+    "log1p": mpmath.log1p,
+    "tanh": mpmath.tanh,
+    "sin": mpmath.sin,
+    "cos": mpmath.cos,
+    "erf": mpmath.erf,
+}
+
+
+def lacking() -> list[str]:
+    """Rows that round and have no entry above, entries that no such row has."""
+    wanted = {row.name for row in ELEMENTWISE.values() if row.exactness != "exact"}
+    return sorted(wanted ^ set(TRUTH))
+
+
+def true_value(row: OpRow, operands: tuple[Any, ...]) -> Any:
+    """The value to DIGITS digits: mpf or mpc; None outside the function's real domain.
+
+    Raises:
+        AssertionError: the row has no entry in TRUTH.
+    """
+    assert row.name in TRUTH, f"row {row.name} rounds: add its function to TRUTH in tests/truth.py"
+    is_complex = any(isinstance(x, (complex, np.complexfloating)) for x in operands)
+    with mpmath.workdps(DIGITS):
+        args = [mpmath.mpc(x) if is_complex else mpmath.mpf(float(x)) for x in operands]
+        try:
+            value = TRUTH[row.name](*args)
+        except (ValueError, ZeroDivisionError):  # a pole
+            return None
+        if not is_complex and isinstance(value, mpmath.mpc):
+            return value.real if value.imag == 0 else None
+        return value if is_complex else mpmath.mpf(value)
+
+
+def unit(value: Any, dtype: np.dtype[Any]) -> Any:
+    """One unit in the last place of `value` in `dtype`, which is that of the power of 2 below."""
+    info = finfo(dtype)
+    with mpmath.workdps(DIGITS):
+        if value == 0:
+            return mpmath.mpf(float(info.smallest_subnormal))
+        exponent = mpmath.frexp(abs(value))[1] - 1  # 2 ** exponent <= |value|
+        return mpmath.ldexp(1, max(int(exponent), int(info.minexp)) - int(info.nmant))
+
+
+def distance(got: Any, true: Any, dtype: np.dtype[Any]) -> float:
+    """How far `got` is from the true value in units of the last place; of complex ones by norm."""
+    info = finfo(dtype)
+    with mpmath.workdps(DIGITS):
+        value: Any = mpmath.mpc(got) if kind_of(dtype) == "c" else mpmath.mpf(float(got))
+        largest = mpmath.mpf(float(info.max))
+        if not mpmath.isfinite(value):  # right where rounding to nearest overflows, or nearly
+            return 0.0 if abs(true) >= largest * (1 - mpmath.mpf(2) ** -int(info.nmant)) else np.inf
+        if abs(true) > largest:
+            return float(abs(abs(value) - largest) / unit(largest, dtype))
+        return float(abs(value - true) / unit(abs(true), dtype))
+
+
+def worst(row: OpRow, got: Array, operands: tuple[Array, ...], picks: Array) -> tuple[float, Any]:
+    """The largest distance over the picked elements, and the operands it is at."""
+    assert is_rounded(row, got.dtype)
+    found: tuple[float, Any] = (0.0, None)
+    for i in picks:
+        values = tuple(a[i] for a in operands)
+        if not all(np.isfinite(np.asarray(values).astype(np.complex128))):
+            continue
+        true = true_value(row, values)
+        if true is not None and mpmath.isfinite(true):
+            found = max(found, (distance(got[i], true, got.dtype), values), key=lambda f: f[0])
+    return found
+
+
+def slopes(row: OpRow, args: list[Array], i: int) -> Array:
+    """The derivative of the true function by operand `i`, at each element."""
+    result: list[float] = []
+    for values in zip(*args, strict=True):
+        with mpmath.workdps(DIGITS):
+            point = [mpmath.mpf(float(v)) for v in values]
+            at = point[i]
+            result.append(
+                float(mpmath.diff(lambda x: TRUTH[row.name](*point[:i], x, *point[i + 1 :]), at))  # noqa: B023
+            )
+    return np.array(result)
