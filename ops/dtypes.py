@@ -43,12 +43,13 @@ _ROWS = (
     DType("bfloat16", "f", 2, "f32", "_bf16", False),
     DType("complex64", "c", 8, "c64", "", False),
     DType("complex128", "c", 16, "c128", "", False),
-    DType("datetime64", "M", 8, "i64", "", False),
-    DType("timedelta64", "m", 8, "i64", "", False),
+    DType("datetime64", "M", 8, "i64", "", True),
+    DType("timedelta64", "m", 8, "i64", "", True),
 )
 
 DTYPES: dict[str, DType] = {row.name: row for row in _ROWS}
-SUPPORTED: tuple[DType, ...] = tuple(row for row in _ROWS if row.supported)
+# Those that rows compute in; times are int64 to them.
+SUPPORTED: tuple[DType, ...] = tuple(row for row in _ROWS if row.supported and row.kind not in "mM")
 
 
 def find_row(dtype: np.dtype[np.generic]) -> DType | None:

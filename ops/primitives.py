@@ -134,6 +134,13 @@ class BroadcastTo(OpDef):
     """The operand broadcast to the extents given by the host sources: an index map, no kernel."""
 
 
+@record
+class Reinterpret(OpDef):
+    """The same bits as another dtype of the same size: no kernel."""
+
+    dtype: np.dtype[np.generic]
+
+
 VIEWS: tuple[type[OpDef], ...] = (Transpose, ExpandDims, BroadcastTo)
 HOST_OPS: tuple[type[OpDef], ...] = (HostArg, Dim, HostConst, HostOp)
 

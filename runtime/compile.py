@@ -231,7 +231,7 @@ class Function(Generic[P, R]):
     def _leaf_key(self, value: Any, kind: str) -> Any:
         """What a leaf adds to the signature: dtype and rank, a static value's id, or its kind."""
         if kind == "a":
-            return value.dtype.num, value.ndim
+            return native.dtype_code(value.dtype), value.ndim
         return self.native._static_id(value) if kind == "s" else kind
 
     def _parts(

@@ -32,6 +32,8 @@ def node_cost(node: Node) -> float:
         return row.cost * widest / 4
     if isinstance(node.op, p.Reduce):
         return REDUCTIONS[node.op.row].cost
+    if isinstance(node.op, p.Reinterpret):
+        return 0.0
     return 0.25
 
 

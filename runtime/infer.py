@@ -138,6 +138,13 @@ def _cast(op: p.Cast, src: Sources) -> Inferred:
     return op.dtype, src[0].shape
 
 
+@RULES.register("infer", p.Reinterpret)
+def _reinterpret(op: p.Reinterpret, src: Sources) -> Inferred:
+    if src[0].dtype.itemsize != op.dtype.itemsize:
+        raise TypeError(f"reinterpret: {src[0].dtype.name} and {op.dtype.name} differ in size")
+    return op.dtype, src[0].shape
+
+
 @RULES.register("infer", p.Reduce)
 def _reduce(op: p.Reduce, src: Sources) -> Inferred:
     (x,) = src

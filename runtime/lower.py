@@ -236,7 +236,9 @@ class _Body:
         buffer = self.program.written[node]
         inverse = {a: i for i, a in enumerate(axes) if a >= 0}
         target = tuple(inverse.get(i, -1) for i in range(len(self.group.space)))
-        operand = self.operand(k.Operand(buffer, target, node.dtype, True, per_row=not wide))
+        operand = self.operand(
+            k.Operand(buffer, target, in_kernel(node.dtype), True, per_row=not wide)
+        )
         # A row value stored at full size still needs a loop to store it in.
         self.emit(2 if wide else 1, stage if wide or level else 0, k.Store(operand, arg))
 
@@ -281,7 +283,7 @@ class _Body:
         where = (level, stage if level == 2 else own)
         key = (use, stage if level == 2 else -1)
         op = node.op
-        if isinstance(op, p.VIEWS) and not self.is_leaf(use):
+        if isinstance(op, (*p.VIEWS, p.Reinterpret)) and not self.is_leaf(use):
             found = self.known(below[0], stage)
             assert found is not None
             self.values[key] = found
@@ -312,7 +314,8 @@ class _Body:
         inverse = {a: i for i, a in enumerate(axes) if a >= 0}
         target = tuple(inverse.get(i, -1) for i in range(len(self.group.space)))
         per_row = bool(self.group.reduced) and not set(inverse) & set(self.group.reduced)
-        return k.Operand(self.program.memory[node], target, node.dtype, False, per_row)
+        buffer = self.program.memory[node]
+        return k.Operand(buffer, target, in_kernel(node.dtype), False, per_row)
 
     def from_scratch(self, use: Use, stage: int) -> int:
         """Store a dear value in its own loop, load it in this one.
@@ -330,8 +333,8 @@ class _Body:
             target = tuple(
                 columns.index(i) if i in columns else -1 for i in range(len(self.group.space))
             )
-            writer = k.Operand(index, target, node.dtype, True)
-            self.scratch[use] = k.Operand(index, target, node.dtype, False)
+            writer = k.Operand(index, target, in_kernel(node.dtype), True)
+            self.scratch[use] = k.Operand(index, target, in_kernel(node.dtype), False)
             self.emit(2, own, k.Store(self.operand(writer), self.value(use, own)))
         out = self.new(node.dtype)
         self.emit(2, stage, k.Load(out, self.operand(self.scratch[use])))
@@ -341,11 +344,16 @@ class _Body:
         return self.operands.setdefault(operand, len(self.operands))
 
     def new(self, dtype: k.DT) -> int:
-        self.dtypes.append(np.dtype(dtype))
+        self.dtypes.append(in_kernel(dtype))
         return len(self.dtypes) - 1
 
     def emit(self, level: int, stage: int, statement: k.Statement) -> None:
         self.sections.setdefault((level, 0 if level == 0 else stage), []).append(statement)
+
+
+def in_kernel(dtype: k.DT) -> k.DT:
+    """The dtype of a value as a kernel sees it: times are int64, of whatever unit."""
+    return np.dtype(np.int64) if dtype.kind in "mM" else np.dtype(dtype)
 
 
 def nonempty(node: Node) -> Node:

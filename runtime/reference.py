@@ -328,6 +328,7 @@ _ARRAY_FN: dict[type[OpDef], Callable[[Any, list[Any], Node], Array]] = {
     p.FromHost: lambda op, args, node: from_host(args[0], op.dtype, op.mode),
     p.Elementwise: _elementwise,
     p.Cast: lambda op, args, node: args[0].astype(op.dtype),
+    p.Reinterpret: lambda op, args, node: args[0].view(op.dtype),
     p.Reduce: _reduce,
     p.Transpose: lambda op, args, node: args[0].transpose(op.perm),
     p.ExpandDims: lambda op, args, node: np.expand_dims(args[0], op.axes),

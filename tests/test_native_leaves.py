@@ -210,7 +210,6 @@ def test_refused_types(compiled: Factory) -> None:
         (x.astype("g"), errors.UnsupportedDType, "np.float64"),
         (x.astype("U3"), errors.UnsupportedDType, "U"),
         (np.zeros(2, [("a", "f4")]), errors.UnsupportedDType, "a"),
-        (np.array(["2020"], "M8[Y]"), errors.UnsupportedDType, "datetime64"),
         (np.float16(1), errors.UnsupportedDType, "float16"),
         (np.longdouble(1), errors.UnsupportedDType, "float128|longdouble"),
         (1j, NotImplementedError, "complex"),

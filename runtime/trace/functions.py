@@ -12,7 +12,7 @@ from opkiln.ops import primitives as p
 from opkiln.ops.table import BY_UFUNC, ELEMENTWISE, REDUCTION_OF
 from opkiln.runtime.errors import MissingAttribute, NotYet, NotYetFunction, TraceError
 from opkiln.runtime.graph import Node
-from opkiln.runtime.trace import reductions, views
+from opkiln.runtime.trace import reductions, times, views
 from opkiln.runtime.trace.advice import (
     METHODS_ADVICE,
     NO_ATTRIBUTE,
@@ -56,6 +56,7 @@ def _fabs(x: Any) -> Any:
 
 
 _COMPOSED: dict[np.ufunc, Callable[..., Any]] = {
+    np.isnat: times.isnat,
     np.divmod: _divmod,
     np.conjugate: _conjugate,
     np.fabs: _fabs,

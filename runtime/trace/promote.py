@@ -130,6 +130,10 @@ def operand(session: Session, value: Any) -> Operand:
         return value
     if is_a(value, np.generic):
         require_dtype(value.dtype, "NumPy scalar")
+        if value.dtype.kind in "mM":
+            from opkiln.runtime.trace import times
+
+            return times.constant(session, value)
         return session.make(p.Constant(value))
     if isinstance(value, bool):
         return session.make(p.Constant(np.bool_(value)))
@@ -214,6 +218,8 @@ def is_big(value: Operand) -> bool:
 
 def cast(session: Session, value: Operand, dtype: DT, mode: str = "check") -> Node:
     """The operand as a node of `dtype`."""
+    if dtype.kind in "mM" and is_weak(value):
+        value = cast(session, value, INT64)
     if not isinstance(value, Node):
         return constant(session, value, dtype, mode)
     have = value.dtype
@@ -227,6 +233,10 @@ def cast(session: Session, value: Operand, dtype: DT, mode: str = "check") -> No
         return session.make(_from_host_op(dtype, mode), value)
     if have == dtype:
         return value
+    if have.kind in "mM" or dtype.kind in "mM":
+        from opkiln.runtime.trace import times
+
+        return times.cast(session, value, dtype)
     return session.make(cast_op(dtype), value)
 
 
@@ -282,6 +292,10 @@ def elementwise(
 ) -> Node:
     """The node of `row` over what the user passed."""
     operands = [operand(session, v) for v in values]
+    if any(isinstance(o, Node) and not is_weak(o) and o.dtype.kind in "mM" for o in operands):
+        from opkiln.runtime.trace import times  # which writes them over the rows here
+
+        return times.elementwise(session, row, operands)
     special = _SPECIAL.get(row.name)
     if special is not None and dtype is None:
         return special(session, row, operands)
@@ -383,12 +397,12 @@ def clip(session: Session, x: Node, low: Any, high: Any) -> Node:
     lo = None if low is None else _bound(session, x.dtype, operand(session, low), "max")
     hi = None if high is None else _bound(session, x.dtype, operand(session, high), "min")
     if lo is not None and hi is not None:
-        return plain(session, ELEMENTWISE["clip"], [x, lo, hi])
+        return elementwise(session, ELEMENTWISE["clip"], (x, lo, hi))
     if lo is None and hi is None:
         return x
     row, bound = ("minimum", hi) if lo is None else ("maximum", lo)
     assert bound is not None
-    return plain(session, ELEMENTWISE[row], [x, bound])
+    return elementwise(session, ELEMENTWISE[row], (x, bound))
 
 
 def _bound(session: Session, dtype: DT, bound: Operand, fn: str) -> Operand | None:

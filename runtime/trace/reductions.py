@@ -17,7 +17,7 @@ from opkiln.ops.defs import ReduceRow
 from opkiln.ops.table import ELEMENTWISE, REDUCTION_OF, REDUCTIONS
 from opkiln.runtime.errors import HostRangeError, ReductionError, ShapeError, TraceError
 from opkiln.runtime.graph import Node, host_const
-from opkiln.runtime.trace import views
+from opkiln.runtime.trace import times, views
 from opkiln.runtime.trace.advice import NO_OUT
 from opkiln.runtime.trace.promote import (
     BOOL,
@@ -72,6 +72,10 @@ def reduce(
     session: Session = x.session
     session.check_open()
     node: Node = x.node
+    if node.dtype.kind in "mM":
+        return times.reduce(
+            row.name, x, lambda n: reduce(row, n, axis, keepdims, dtype, initial, where)
+        )
     axes, keep = _axes(axis, node.rank), _keep(keepdims)
     into = wide = row.accumulate(node.dtype) if dtype is None else dtype
     if into == BOOL:
