@@ -10,7 +10,12 @@ from pathlib import Path
 from opkiln.runtime.bodies import every_body
 
 ROOT = Path(__file__).parents[1]
-FUNCTIONS = ["exp", "expm1", "exp2", "log", "log1p", "log2", "tanh", "sin", "cos", "erf", "pow"]
+UNARY = [
+    *["exp", "expm1", "exp2", "log", "log1p", "log2", "log10", "cbrt"],
+    *["sin", "cos", "tan", "arcsin", "arccos", "arctan"],
+    *["sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "erf"],
+]
+BINARY = ["power", "arctan2", "hypot", "logaddexp", "logaddexp2"]
 LANES = {"f32": 16, "f64": 8}
 FLAGS = [
     "-std=gnu++17",
@@ -47,7 +52,7 @@ def main() -> None:
     """Measure and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="all 2^32 values of float32 functions")
-    parser.add_argument("--only", nargs="*", default=FUNCTIONS, help="names of functions")
+    parser.add_argument("--only", nargs="*", default=[*UNARY, *BINARY], help="names of functions")
     options = parser.parse_args()
     mode = "full" if options.full else "sample"
     print("| function | dtype | values | max ulp | at | ns per element |")
@@ -59,7 +64,7 @@ def main() -> None:
                 words = [str(program), name, mode]
                 done = subprocess.run(words, check=True, capture_output=True, text=True)
                 ulp, at, wrong, ns = done.stdout.split()
-                values = "all" if options.full and dtype == "f32" and name != "pow" else "sample"
+                values = "all" if options.full and dtype == "f32" and name in UNARY else "sample"
                 note = f" ({wrong} wrong)" if wrong != "0" else ""
                 row = f"{name} | {dtype} | {values} | {ulp}{note} | {at} | {ns}"
                 print(f"| {row} |", flush=True)

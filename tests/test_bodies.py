@@ -41,7 +41,11 @@ DTYPES: dict[str, Any] = {
     "f32": np.float32,
     "f64": np.float64,
 }
-UNARY_MATH = ["exp", "log", "tanh", "sin", "cos", "erf", "expm1", "log1p", "exp2", "log2"]
+UNARY_MATH = [
+    *["exp", "expm1", "exp2", "log", "log1p", "log2", "log10", "cbrt", "sin", "cos", "tan"],
+    *["arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "erf"],
+]
+BINARY_MATH = ["pow", "arctan2", "hypot", "logaddexp", "logaddexp2"]
 ROUNDINGS = ["rint", "floor", "ceil", "trunc", "sqrt", "abs", "sign"]
 # (-march, lanes): every width of the machine's own target, and two targets without AVX-512.
 NATIVE = [("native", 8), ("native", 16), ("native", 32), ("native", 64)]
@@ -138,7 +142,7 @@ def driver(lanes: int) -> str:
     text = f"#define OK_N {lanes}\n{sections()}\n"
     for t in types_of(lanes, FLOATS):
         text += "".join(unary(op, t) for op in UNARY_MATH + ROUNDINGS)
-        text += "".join(binary(op, t) for op in ["pow", "copysign", "max", "min"])
+        text += "".join(binary(op, t) for op in [*BINARY_MATH, "copysign", "max", "min"])
         for op in ["isnan", "isinf", "isfinite", "signbit"]:
             load = f"ok_load<{t}>(a + i * sizeof({t}))"
             text += loop(f"{op}_{t}", "const char*a", f"ok_store_bool(o + i, ok_{op}({load}));")
@@ -394,12 +398,13 @@ def reference_of(op: str, *args: Array) -> Array:
     return np.asarray(getattr(np, op)(*wide))
 
 
-def ulps(got: Array, exact: Array) -> Array:
-    """Distance in units in the last place of the result's own dtype."""
+def ulps(got: Array, exact: Array, larger: Array | None = None) -> Array:
+    """Distance in units in the last place of the result, or of something larger."""
     want = exact.astype(got.dtype)
     same = (got == want) & (np.signbit(got) == np.signbit(want))
     same |= np.isnan(got) & np.isnan(want)
-    unit = np.spacing(np.minimum(np.abs(want), np.finfo(got.dtype).max)).astype(np.longdouble)
+    size = np.abs(want) if larger is None else np.fmax(np.abs(want), larger)
+    unit = np.spacing(np.minimum(size, np.finfo(got.dtype).max)).astype(np.longdouble)
     distance = np.abs(got.astype(np.longdouble) - exact) / unit
     return np.where(same, 0, distance).astype(np.float64)
 
@@ -412,9 +417,10 @@ def test_ulp_and_special_values(built: Built) -> None:
         x, y = pairs(floats(t, rng, 300), rng, 60)
         x = np.concatenate([x, np.exp(rng.normal(0, 2, 2000)).astype(a.dtype)])
         y = np.concatenate([y, rng.uniform(-30, 30, 2000).astype(a.dtype)])
-        for op in [*UNARY_MATH, "pow"]:
-            args = (x, y) if op == "pow" else (a,)
-            error = ulps(built.map(f"{op}_{t}", *args), reference_of(op, *args))
+        for op in [*UNARY_MATH, *BINARY_MATH]:
+            args = (x, y) if op in BINARY_MATH else (a,)
+            larger = np.maximum(abs(x), abs(y)) if op.startswith("logaddexp") else None
+            error = ulps(built.map(f"{op}_{t}", *args), reference_of(op, *args), larger)
             worst = int(np.argmax(np.nan_to_num(error, nan=np.inf)))
             assert not np.isnan(error).any(), (op, t, [v[np.isnan(error)][:3] for v in args])
             assert error[worst] <= 4, (op, t, error[worst], [v[worst] for v in args])
@@ -432,7 +438,7 @@ def test_same_bits_everywhere(drivers: dict[tuple[str, int], Built]) -> None:
                 continue
             for op in [*UNARY_MATH, *ROUNDINGS]:
                 equal(other.map(f"{op}_{t}", a), first.map(f"{op}_{t}", a))
-            for op in ["pow", "max", "min", "floordiv", "mod", "fmod"]:
+            for op in [*BINARY_MATH, "max", "min", "floordiv", "mod", "fmod"]:
                 equal(other.map(f"{op}_{t}", a, b), first.map(f"{op}_{t}", a, b))
 
 

@@ -94,6 +94,7 @@ def test_page_of_ops_is_current(golden: str) -> None:
         numpy = f"`np.{row.name}`" if named else f"`ok.ops.{row.name}`"
         kinds = ", ".join(words[kind] for kind in row.accepts)
         exactness = f"<= {row.ulp:g} ulp" if row.exactness == "ulp" else row.exactness
+        exactness += " of the larger operand" if row.unit == "operand" else ""
         lines.append(f"| {row.name} | {numpy} | {kinds} | {exactness} | {row.ungated or '-'} |")
     lines += [
         "",

@@ -22,10 +22,25 @@ TRUTH: dict[str, Callable[..., Any]] = {
     "expm1": mpmath.expm1,
     "log": mpmath.log,
     "log2": lambda x: mpmath.log(x, 2),
+    "log10": mpmath.log10,
     "log1p": mpmath.log1p,
-    "tanh": mpmath.tanh,
+    "logaddexp": lambda x, y: mpmath.log(mpmath.exp(x) + mpmath.exp(y)),
+    "logaddexp2": lambda x, y: mpmath.log(mpmath.power(2, x) + mpmath.power(2, y), 2),
+    "cbrt": lambda x: mpmath.sign(x) * mpmath.cbrt(abs(x)),
+    "hypot": mpmath.hypot,
     "sin": mpmath.sin,
     "cos": mpmath.cos,
+    "tan": mpmath.tan,
+    "arcsin": mpmath.asin,
+    "arccos": mpmath.acos,
+    "arctan": mpmath.atan,
+    "arctan2": mpmath.atan2,
+    "sinh": mpmath.sinh,
+    "cosh": mpmath.cosh,
+    "tanh": mpmath.tanh,
+    "arcsinh": mpmath.asinh,
+    "arccosh": mpmath.acosh,
+    "arctanh": mpmath.atanh,
     "erf": mpmath.erf,
 }
 
@@ -65,8 +80,11 @@ def unit(value: Any, dtype: np.dtype[Any]) -> Any:
         return mpmath.ldexp(1, max(int(exponent), int(info.minexp)) - int(info.nmant))
 
 
-def distance(got: Any, true: Any, dtype: np.dtype[Any]) -> float:
-    """How far `got` is from the true value in units of the last place; of complex ones by norm."""
+def distance(got: Any, true: Any, dtype: np.dtype[Any], size: Any = 0) -> float:
+    """How far `got` is from the true value in units of the last place; of complex ones by norm.
+
+    The unit is that of the true value, or of `size` if that is larger.
+    """
     info = finfo(dtype)
     with mpmath.workdps(DIGITS):
         value: Any = mpmath.mpc(got) if kind_of(dtype) == "c" else mpmath.mpf(float(got))
@@ -75,7 +93,7 @@ def distance(got: Any, true: Any, dtype: np.dtype[Any]) -> float:
             return 0.0 if abs(true) >= largest * (1 - mpmath.mpf(2) ** -int(info.nmant)) else np.inf
         if abs(true) > largest:
             return float(abs(abs(value) - largest) / unit(largest, dtype))
-        return float(abs(value - true) / unit(abs(true), dtype))
+        return float(abs(value - true) / unit(max(abs(true), size), dtype))
 
 
 def worst(row: OpRow, got: Array, operands: tuple[Array, ...], picks: Array) -> tuple[float, Any]:
@@ -88,7 +106,9 @@ def worst(row: OpRow, got: Array, operands: tuple[Array, ...], picks: Array) -> 
             continue
         true = true_value(row, values)
         if true is not None and mpmath.isfinite(true):
-            found = max(found, (distance(got[i], true, got.dtype), values), key=lambda f: f[0])
+            size = max(abs(float(v)) for v in values) if row.unit == "operand" else 0
+            error = distance(got[i], true, got.dtype, size)
+            found = max(found, (error, values), key=lambda f: f[0])
     return found
 
 

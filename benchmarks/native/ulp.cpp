@@ -17,24 +17,31 @@ constexpr int kBlock = 65536;
 #if defined(__AVX512F__) && defined(__GLIBC__) && OK_N == 16
 #define OK_MVEC 1
 typedef double wide8 __attribute__((vector_size(64)));
-#define OK_REFERENCE(name)                            \
-  extern "C" wide8 _ZGVeN8v_##name(wide8);            \
+#define OK_REFERENCE(name, c)                         \
+  extern "C" wide8 _ZGVeN8v_##c(wide8);               \
   void reference_##name(const double* x, double* o) { \
     for (int i = 0; i < kBlock; i += 8) {             \
       wide8 v;                                        \
       std::memcpy(&v, x + i, sizeof v);               \
-      v = _ZGVeN8v_##name(v);                         \
+      v = _ZGVeN8v_##c(v);                            \
       std::memcpy(o + i, &v, sizeof v);               \
     }                                                 \
   }
 #else
-#define OK_REFERENCE(name)                                   \
-  void reference_##name(const double* x, double* o) {        \
-    for (int i = 0; i < kBlock; i++) o[i] = std::name(x[i]); \
+#define OK_REFERENCE(name, c)                             \
+  void reference_##name(const double* x, double* o) {     \
+    for (int i = 0; i < kBlock; i++) o[i] = std::c(x[i]); \
   }
 #endif
 
-#define OK_EACH(X) X(exp) X(expm1) X(exp2) X(log) X(log1p) X(log2) X(tanh) X(sin) X(cos) X(erf)
+// Our name and C's.
+// clang-format off
+#define OK_EACH(X)                                                                    \
+  X(exp, exp) X(expm1, expm1) X(exp2, exp2) X(log, log) X(log1p, log1p) X(log2, log2) \
+  X(log10, log10) X(cbrt, cbrt) X(sin, sin) X(cos, cos) X(tan, tan) X(arcsin, asin)   \
+  X(arccos, acos) X(arctan, atan) X(sinh, sinh) X(cosh, cosh) X(tanh, tanh)           \
+  X(arcsinh, asinh) X(arccosh, acosh) X(arctanh, atanh) X(erf, erf)
+// clang-format on
 OK_EACH(OK_REFERENCE)
 
 template <class T>
@@ -45,14 +52,14 @@ struct Function {
   long double (*exact)(long double);
 };
 
-#define OK_BODY(name)                                                     \
+#define OK_BODY(name, c)                                                  \
   template <class T>                                                      \
   __attribute__((noinline)) void body_##name(const char* x, char* o) {    \
     for (long i = 0; i < kBlock * long(sizeof(T)); i += OK_N * sizeof(T)) \
       ok_store(o + i, ok_##name(ok_load<T>(x + i)));                      \
   }
 OK_EACH(OK_BODY)
-#define OK_ROW(name) {#name, body_##name<T>, reference_##name, name##l},
+#define OK_ROW(name, c) {#name, body_##name<T>, reference_##name, c##l},
 template <class T>
 const Function<T>* find(const char* name) {
   static const Function<T> table[] = {OK_EACH(OK_ROW)};
@@ -69,7 +76,7 @@ struct Worst {
 };
 
 template <class T, class E>
-void compare(Worst<T>& w, T x, T got, E exact) {
+void compare(Worst<T>& w, T x, T got, E exact, T larger = 0) {
   T want = T(exact);
   if (want != want || got != got || std::isinf(want) || std::isinf(got)) {
     // An exact value just past the largest finite number may go either way within half an ulp.
@@ -80,7 +87,8 @@ void compare(Worst<T>& w, T x, T got, E exact) {
     return;
   }
   int e;
-  std::frexp(want == 0 ? T(0) : want, &e);
+  want = std::fmax(std::fabs(want), larger);
+  std::frexp(want, &e);
   constexpr int lowest = sizeof(T) == 4 ? -149 : -1074, digits = sizeof(T) == 4 ? 24 : 53;
   e = want == 0 || e - digits < lowest ? lowest : e - digits;
   double d = double(std::fabs(E(got) - exact) * std::ldexp(E(1), -e));
@@ -161,49 +169,109 @@ Worst<T> sample(const Function<T>& f, int rounds) {
   return w;
 }
 
-template <class T>
-Worst<T> sample_pow(int rounds, double* ns) {
-  std::vector<T> x(kBlock), y(kBlock), o(kBlock);
-  Worst<T> w;
-  const double big = sizeof(T) == 4 ? 104 : 745;
-  auto body = [&] {
-    for (int i = 0; i < kBlock; i += OK_N)
-      ok_store((char*)&o[i], ok_pow(ok_load<T>((char*)&x[i]), ok_load<T>((char*)&y[i])));
-  };
-  for (int round = 0; round < rounds; round++) {
-    for (int i = 0; i < kBlock; i++) {
-      double u = drand48() * 2 - 1, v = drand48() * 2 - 1;
-      x[i] = T(std::exp(round % 3 == 0 ? u : round % 3 == 1 ? u * big * 0.95 : u * 0.01));
-      double log = std::log(double(x[i]));
-      y[i] = T(round & 1 || log == 0 ? v * 4 : v * big / log);
-    }
-    body();
-    for (int i = 0; i < kBlock; i++)
-      compare(w, x[i], o[i], powl((long double)x[i], (long double)y[i]));
-  }
-  *ns = 1e9;
-  for (int i = 0; i < kBlock; i++) x[i] = T(drand48() * 4 + 0.01), y[i] = T(drand48() * 8 - 4);
-  for (int repeat = 0; repeat < 50; repeat++) {
+// Nanoseconds per element of the fastest of many runs.
+template <class F>
+double fastest(F run) {
+  double best = 1e9;
+  for (int repeat = 0; repeat < 100; repeat++) {
     auto begin = std::chrono::steady_clock::now();
-    body();
+    run();
     std::chrono::duration<double> t = std::chrono::steady_clock::now() - begin;
-    *ns = std::fmin(*ns, t.count() / kBlock * 1e9);
+    best = std::fmin(best, t.count() / kBlock * 1e9);
   }
-  return w;
+  return best;
 }
 
 template <class T>
 double speed(const Function<T>& f) {
   std::vector<T> x(kBlock), o(kBlock);
   for (T& v : x) v = T(drand48() * 4);
-  double best = 1e9;
-  for (int repeat = 0; repeat < 100; repeat++) {
-    auto begin = std::chrono::steady_clock::now();
-    f.body((const char*)x.data(), (char*)o.data());
-    std::chrono::duration<double> t = std::chrono::steady_clock::now() - begin;
-    best = std::fmin(best, t.count() / kBlock * 1e9);
+  return fastest([&] { f.body((const char*)x.data(), (char*)o.data()); });
+}
+
+// Functions of two operands.
+template <class T>
+struct Binary {
+  const char* name;
+  void (*body)(const T*, const T*, T*);
+  long double (*exact)(long double, long double);
+  void (*fill)(T*, T*, int);
+  bool larger;  // the error counts against the larger operand, where the result may cancel
+};
+
+template <class T>
+constexpr double kBig = sizeof(T) == 4 ? 104 : 745;
+
+template <class T>
+void fill_power(T* x, T* y, int round) {
+  for (int i = 0; i < kBlock; i++) {
+    double u = drand48() * 2 - 1, v = drand48() * 2 - 1;
+    x[i] = T(std::exp(round % 3 == 0 ? u : round % 3 == 1 ? u * kBig<T> * 0.95 : u * 0.01));
+    double log = std::log(double(x[i]));
+    y[i] = T(round & 1 || log == 0 ? v * 4 : v * kBig<T> / log);
   }
-  return best;
+}
+
+// Unrelated operands, and operands of about the same size.
+template <class T>
+void fill_pair(T* x, T* y, int round) {
+  fill(x, round);
+  fill(y, round);
+  if (round & 1)
+    for (int i = 0; i < kBlock; i++) y[i] = T(x[i] * (drand48() * 4 - 2));
+}
+
+long double logaddexpl(long double x, long double y) {
+  long double top = x > y ? x : y;
+  return x == y ? x + logl(2) : top + log1pl(expl(-fabsl(x - y)));
+}
+long double logaddexp2l(long double x, long double y) {
+  long double top = x > y ? x : y;
+  return x == y ? x + 1 : top + log1pl(exp2l(-fabsl(x - y))) / logl(2);
+}
+
+#define OK_PAIRS(X)                                    \
+  X(power, pow, powl, fill_power, false)               \
+  X(arctan2, arctan2, atan2l, fill_pair, false)        \
+  X(hypot, hypot, hypotl, fill_pair, false)            \
+  X(logaddexp, logaddexp, logaddexpl, fill_pair, true) \
+  X(logaddexp2, logaddexp2, logaddexp2l, fill_pair, true)
+#define OK_PAIR_BODY(name, body, exact, fill, larger)                                              \
+  template <class T>                                                                               \
+  __attribute__((noinline)) void body_##name(const T* x, const T* y, T* o) {                       \
+    for (int i = 0; i < kBlock; i += OK_N)                                                         \
+      ok_store((char*)(o + i), ok_##body(ok_load<T>((char*)(x + i)), ok_load<T>((char*)(y + i)))); \
+  }
+OK_PAIRS(OK_PAIR_BODY)
+#define OK_PAIR_ROW(name, body, exact, fill, larger) \
+  {#name, body_##name<T>, exact, fill<T>, larger},
+template <class T>
+const Binary<T>* find_binary(const char* name) {
+  static const Binary<T> table[] = {OK_PAIRS(OK_PAIR_ROW)};
+  for (const Binary<T>& f : table)
+    if (!std::strcmp(f.name, name)) return &f;
+  return nullptr;
+}
+
+template <class T>
+Worst<T> sample(const Binary<T>& f, int rounds) {
+  std::vector<T> x(kBlock), y(kBlock), o(kBlock);
+  Worst<T> w;
+  for (int round = 0; round < rounds; round++) {
+    f.fill(x.data(), y.data(), round);
+    f.body(x.data(), y.data(), o.data());
+    for (int i = 0; i < kBlock; i++)
+      compare(w, x[i], o[i], f.exact(x[i], y[i]),
+              f.larger ? std::fmax(std::fabs(x[i]), std::fabs(y[i])) : T(0));
+  }
+  return w;
+}
+
+template <class T>
+double speed(const Binary<T>& f) {
+  std::vector<T> x(kBlock), y(kBlock), o(kBlock);
+  for (int i = 0; i < kBlock; i++) x[i] = T(drand48() * 4 + 0.01), y[i] = T(drand48() * 8 - 4);
+  return fastest([&] { f.body(x.data(), y.data(), o.data()); });
 }
 
 }  // namespace
@@ -219,16 +287,17 @@ int main(int count, char** words) {
   Worst<type> w;
   double ns;
   bool all = !std::strcmp(words[2], "full");
-  if (!std::strcmp(words[1], "pow")) {
-    w = sample_pow<type>(all ? 60 : 12, &ns);
-  } else {
-    const Function<type>* f = find<type>(words[1]);
-    if (!f) return 2;
+  if (const Binary<type>* f = find_binary<type>(words[1])) {
     ns = speed(*f);
+    w = sample(*f, all ? 60 : 15);
+  } else {
+    const Function<type>* g = find<type>(words[1]);
+    if (!g) return 2;
+    ns = speed(*g);
 #if OK_N == 16
-    w = all ? full(*f) : sample(*f, 20);
+    w = all ? full(*g) : sample(*g, 20);
 #else
-    w = sample(*f, all ? 100 : 20);
+    w = sample(*g, all ? 100 : 20);
 #endif
   }
   std::printf("%.3f %.9g %ld %.3f\n", w.ulp, double(w.at), w.wrong, ns);

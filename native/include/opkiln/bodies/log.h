@@ -1,21 +1,28 @@
 //@ frexp :
 // x = m * 2^e with m in [sqrt(1/2), sqrt(2)), e as a float; x positive and finite, else rubbish.
+// `binade` is for x that is not subnormal, multiplied by 2^up before.
 template <class V>
-OK_FN V ok_frexp_(V x, V& e) {
+OK_FN V ok_binade_(V x, V up, V& e) {
   typedef IVec<V> I;
+  I b = (I)x, k;
   if constexpr (sizeof(ok_elt<V>) == 4) {
-    I tiny = x < ok_c<V>(0x1p-126f);
-    I b = (I)(tiny ? x * 0x1p24f : x), k = (b - 0x3f3504f3) >> 23;
-    e = __builtin_convertvector(k, V) - (tiny ? ok_c<V>(24) : V{});
+    k = (b - 0x3f3504f3) >> 23;
+    e = __builtin_convertvector(k, V) - up;
     return (V)(b - (k << 23));
   } else {
     // Adding the bits of 1.5 * 2^52 turns a small integer into a float without a conversion,
     // which AVX2 lacks for 64 bits.
-    I tiny = x < ok_c<V>(0x1p-1022);
-    I b = (I)(tiny ? x * 0x1p54 : x), k = (b - 0x3fe6a09e00000000) >> 52;
-    e = (V)(k + 0x4338000000000000) - (tiny ? ok_c<V>(0x1.8p52 + 54) : ok_c<V>(0x1.8p52));
+    k = (b - 0x3fe6a09e00000000) >> 52;
+    e = (V)(k + 0x4338000000000000) - (up + 0x1.8p52);
     return (V)(b - (k << 52));
   }
+}
+template <class V>
+OK_FN V ok_frexp_(V x, V& e) {
+  constexpr bool single = sizeof(ok_elt<V>) == 4;
+  IVec<V> tiny = x < ok_c<V>(single ? 0x1p-126 : 0x1p-1022);
+  x = tiny ? x * (single ? 0x1p24f : 0x1p54) : x;
+  return ok_binade_(x, tiny ? ok_c<V>(single ? 24 : 54) : V{}, e);
 }
 
 //@ logm : fma
@@ -80,6 +87,17 @@ OK_FN V ok_log2(V x) {
   return ok_log_odd_(x, ok_fma(y, ok_c<V>(s ? 0x1.715476p+0 : 0x1.71547652b82fep+0), lo + e));
 }
 
+//@ log10 : frexp logm fma
+template <class V>
+OK_FN V ok_log10(V x) {
+  V e, m = ok_frexp_(x, e), y = ok_logm_(m - 1, V{});
+  constexpr bool s = sizeof(ok_elt<V>) == 4;
+  V lo = y * ok_c<V>(s ? -0x1.5b235ep-27 : 0x1.95355baaafad3p-57);
+  lo = ok_fma(e, ok_c<V>(s ? -0x1.ec10cp-27 : -0x1.9dc1da994fd21p-59), lo);
+  lo = ok_fma(y, ok_c<V>(s ? 0x1.bcb7b2p-2 : 0x1.bcb7b1526e50ep-2), lo);
+  return ok_log_odd_(x, ok_fma(e, ok_c<V>(s ? 0x1.344136p-2 : 0x1.34413509f79ffp-2), lo));
+}
+
 //@ log1p : frexp logm scale copysign
 // log(1 + x) = log(m) + e log 2 where what rounding 1 + x lost is put back into m.
 template <class V>
@@ -87,6 +105,21 @@ OK_FN V ok_log1p(V x) {
   V u = x + 1, b = u - 1, c = (1 - (u - b)) + (x - b), e, m = ok_frexp_(u, e);
   c = e < ok_c<V>(60) ? ok_scale(c, -e) : V{};
   return ok_copysign(ok_log_odd_(u, ok_ln2_(e, (m - 1) + c)), x);
+}
+
+//@ logaddexp : exp log1p abs
+// log(e^x + e^y) = max + log1p(e^-|x - y|).
+template <class V>
+OK_FN V ok_logaddexp(V x, V y) {
+  V d = x == y ? V{} : ok_abs(x - y);
+  return (x > y ? x : y) + ok_log1p(ok_exp(-d));
+}
+
+//@ logaddexp2 : exp2 log1p abs
+template <class V>
+OK_FN V ok_logaddexp2(V x, V y) {
+  V d = x == y ? V{} : ok_abs(x - y);
+  return ok_fma(ok_log1p(ok_exp2(-d)), ok_c<V>(1.4426950408889634), x > y ? x : y);
 }
 
 //@ pow : frexp scale abs cap fma round

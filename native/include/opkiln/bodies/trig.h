@@ -1,6 +1,6 @@
-//@ sincos : abs any fma
-// |x| = k pi/2 + r + lo with |r| about pi/4 or less; sine and cosine of r by minimax polynomials
-// of ours (mpmath). Large arguments (Payne and Hanek): 192 bits of 1/pi, by lane.
+//@ quarter : any fma
+// y = k pi/2 + r + lo with |r| about pi/4 or less, for y >= 0. Large arguments (Payne and Hanek):
+// 192 bits of 1/pi, by lane.
 template <class T, class I>
 static __attribute__((noinline, cold)) void ok_pi_big_(const T* y, T* r, T* l, I* k) {
   static const u64 inverse[20] = {0,
@@ -56,11 +56,10 @@ static __attribute__((noinline, cold)) void ok_pi_big_(const T* y, T* r, T* l, I
     r[i] = (T)((minus ? -v : v) * 0x1p-63);
   }
 }
-template <bool cosine, class V>
-OK_FN V ok_sincos_(V x) {
+template <class V>
+OK_FN V ok_quarter_(V y, V& lo, IVec<V>& k) {
   typedef ok_elt<V> T;
-  V y = ok_abs(x), n, r, lo, s, p, q;
-  IVec<V> k;
+  V n, r;
   if constexpr (sizeof(T) == 4) {
     n = ok_fma(y, ok_c<V>(0.636619772f), ok_c<V>(0x1.8p23f));
     k = (IVec<V>)n;
@@ -88,7 +87,16 @@ OK_FN V ok_sincos_(V x) {
     lo = ok_load<T>((char*)ls);
     k = ok_load<ok_elt<IVec<V>>>((char*)ks);
   }
-  s = r * r;
+  return r;
+}
+
+//@ sincos : quarter abs fma
+// Sine and cosine of what is left by minimax polynomials of ours (mpmath).
+template <bool cosine, class V>
+OK_FN V ok_sincos_(V x) {
+  typedef ok_elt<V> T;
+  IVec<V> k;
+  V lo, r = ok_quarter_(ok_abs(x), lo, k), s = r * r, p, q;
 #define OK_P(c) p = ok_fma(p, s, ok_c<V>(c));
 #define OK_Q(c) q = ok_fma(q, s, ok_c<V>(c));
   if constexpr (sizeof(T) == 4) {
@@ -135,4 +143,42 @@ OK_FN V ok_sin(V x) {
 template <class V>
 OK_FN V ok_cos(V x) {
   return ok_sincos_<true>(x);
+}
+
+//@ tan : quarter abs fma
+// Minimax polynomial of ours (mpmath) for what is left; odd quadrants take -1 / tan.
+template <class V>
+OK_FN V ok_tan(V x) {
+  typedef ok_elt<V> T;
+  IVec<V> k;
+  V lo, r = ok_quarter_(ok_abs(x), lo, k), s = r * r, p;
+#define OK_P(c) p = ok_fma(p, s, ok_c<V>(c));
+  if constexpr (sizeof(T) == 4) {
+    p = ok_c<V>(0x1.1e92e6p-8f);
+    OK_P(0x1.9b83d6p-14f)
+    OK_P(0x1.62cbf6p-7f)
+    OK_P(0x1.5cc0b4p-6f)
+    OK_P(0x1.bad9c4p-5f)
+    OK_P(0x1.110d9ep-3f)
+    OK_P(0x1.55556p-2f)
+  } else {
+    p = ok_c<V>(2.087217341896409e-05);
+    OK_P(-4.4913436704642224e-05)
+    OK_P(8.952024834729229e-05)
+    OK_P(-2.645954002090013e-05)
+    OK_P(0.00013657713464079556)
+    OK_P(0.00022235505915118117)
+    OK_P(0.0005950730065704779)
+    OK_P(0.0014547560395363585)
+    OK_P(0.0035922893900577437)
+    OK_P(0.008863219130375948)
+    OK_P(0.021869489611365787)
+    OK_P(0.05396825392657077)
+    OK_P(0.13333333333414824)
+    OK_P(0.33333333333332776)
+  }
+#undef OK_P
+  p = ok_fma(p, r * s, lo) + r;
+  constexpr ok_elt<IVec<V>> top = (ok_elt<IVec<V>>)1 << (8 * sizeof(T) - 1);
+  return (V)((IVec<V>)((k & 1) != 0 ? -1 / p : p) ^ ((IVec<V>)x & top));
 }
