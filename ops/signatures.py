@@ -46,8 +46,27 @@ def select(row: OpRow, operands: tuple[Any, ...]) -> Signature:
     return (BOOL, common, common), common
 
 
+def kept(dtype: Any) -> np.dtype[Any]:
+    """The dtype of a function that NumPy lacks: half and single stay, the rest becomes float64.
+
+    Raises:
+        TypeError: the dtype is no real number.
+    """
+    if dtype in (float, int):
+        return np.dtype(np.float64)
+    if dtype.kind not in "biuf":
+        raise TypeError(f"a function of real numbers does not take {dtype.name}")
+    return np.dtype(dtype if dtype.kind == "f" and dtype.itemsize < 8 else np.float64)
+
+
 def inexact(row: OpRow, operands: tuple[Any, ...]) -> Signature:
-    """float32 stays, everything else becomes float64: functions that NumPy itself lacks."""
+    """Operands and result of functions that NumPy itself lacks."""
     del row
-    out = np.dtype(np.float32 if operands[0] == np.float32 else np.float64)
+    out = kept(operands[0])
     return (out,), out
+
+
+def like_positive(row: OpRow, operands: tuple[Any, ...]) -> Signature:
+    """The operand's dtype stays; like the unary plus, refused for bool."""
+    del row
+    return _resolve(np.positive, operands)

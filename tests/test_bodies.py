@@ -46,6 +46,8 @@ UNARY_MATH = [
     *["arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "erf"],
 ]
 BINARY_MATH = ["pow", "arctan2", "hypot", "logaddexp", "logaddexp2"]
+# Their distance from the true value is measured in tests/test_special.py.
+SPECIAL = ["erfc", "gelu", "gelu_tanh", "expit", "silu", "hard_swish", "softplus", "logit"]
 ROUNDINGS = ["rint", "floor", "ceil", "trunc", "sqrt", "abs", "sign"]
 # (-march, lanes): every width of the machine's own target, and two targets without AVX-512.
 NATIVE = [("native", 8), ("native", 16), ("native", 32), ("native", 64)]
@@ -141,7 +143,7 @@ def driver(lanes: int) -> str:
     names = types_of(lanes, INTS + FLOATS)
     text = f"#define OK_N {lanes}\n{sections()}\n"
     for t in types_of(lanes, FLOATS):
-        text += "".join(unary(op, t) for op in UNARY_MATH + ROUNDINGS)
+        text += "".join(unary(op, t) for op in UNARY_MATH + SPECIAL + ROUNDINGS)
         text += "".join(binary(op, t) for op in [*BINARY_MATH, "copysign", "max", "min"])
         for op in ["isnan", "isinf", "isfinite", "signbit"]:
             load = f"ok_load<{t}>(a + i * sizeof({t}))"
@@ -436,7 +438,7 @@ def test_same_bits_everywhere(drivers: dict[tuple[str, int], Built]) -> None:
         for (_, lanes), other in drivers.items():
             if t not in types_of(lanes, FLOATS):
                 continue
-            for op in [*UNARY_MATH, *ROUNDINGS]:
+            for op in [*UNARY_MATH, *SPECIAL, *ROUNDINGS]:
                 equal(other.map(f"{op}_{t}", a), first.map(f"{op}_{t}", a))
             for op in [*BINARY_MATH, "max", "min", "floordiv", "mod", "fmod"]:
                 equal(other.map(f"{op}_{t}", a, b), first.map(f"{op}_{t}", a, b))
@@ -448,5 +450,5 @@ def test_neighbours_do_not_matter(built: Built) -> None:
     for t in types_of(built.lanes, FLOATS):
         a = floats(t, rng, 500)
         alone = np.repeat(a[:, None], 64, axis=1).ravel()
-        for op in UNARY_MATH:
+        for op in [*UNARY_MATH, *SPECIAL]:
             equal(built.map(f"{op}_{t}", a), built.map(f"{op}_{t}", alone)[::64])

@@ -7,6 +7,7 @@ from typing import Any
 
 import mpmath
 import numpy as np
+from tests import special_truth
 from tests.values import Array, finfo, is_rounded, kind_of
 
 from opkiln.ops.defs import OpRow
@@ -41,7 +42,7 @@ TRUTH: dict[str, Callable[..., Any]] = {
     "arcsinh": mpmath.asinh,
     "arccosh": mpmath.acosh,
     "arctanh": mpmath.atanh,
-    "erf": mpmath.erf,
+    **special_truth.TRUE,
 }
 
 

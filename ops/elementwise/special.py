@@ -1,26 +1,72 @@
-"""Special functions that NumPy lacks."""
+"""Special functions and activations, which NumPy lacks."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from opkiln import ops
 from opkiln.ops import signatures as sig
 from opkiln.ops.defs import OpRow
+from opkiln.ops.elementwise import references as ref
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+special = partial(OpRow, signature=sig.inexact, exactness="ulp", ulp=4.0, accepts="f")
+
+_SLOPE = 2 / math.sqrt(math.pi)
 
 
-def _erf_reference(x: np.ndarray) -> np.ndarray:
-    single = np.asarray(x).dtype == np.float32
-    return np.asarray(_erf(x)).astype(np.float32 if single else np.float64)
+def _gelu_slope(a: Any) -> Any:
+    density = np.exp(a * a * -0.5) * (1 / math.sqrt(2 * math.pi))
+    return ops.erfc(a * -math.sqrt(0.5)) * 0.5 + a * density
+
+
+def _gelu_tanh_slope(a: Any) -> Any:
+    slope = math.sqrt(8 / math.pi)
+    s = ops.expit(slope * a * (1 + 0.044715 * a * a))
+    return s + a * s * (1 - s) * slope * (1 + 3 * 0.044715 * a * a)
+
+
+def _silu_slope(y: Any, a: Any) -> Any:
+    s = ops.expit(a)
+    return s + y * (1 - s)
+
+
+def _hard_swish_slope(a: Any) -> Any:
+    return np.where(a <= -3, 0, np.where(a >= 3, 1, (a + a + 3) / 6))
 
 
 # fmt: off
 ROWS: tuple[OpRow, ...] = (
-    OpRow("erf", 1, _erf_reference, sig.inexact, "ok_erf({0})", accepts="f", cost=14,
-          exactness="ulp", ulp=4.0, domain=(-5.0, 5.0),
-          gradient=lambda g, y, a: (g * (2 / math.sqrt(math.pi)) * np.exp(-a * a),)),
+    special("erf", 1, ref.erf, expr="ok_erf({0})", cost=14, domain=(-5.0, 5.0),
+          gradient=lambda g, y, a: (g * _SLOPE * np.exp(-a * a),)),
+    special("erfc", 1, ref.erfc, expr="ok_erfc({0})", cost=18, domain=(-5.0, 9.0),
+          gradient=lambda g, y, a: (g * -_SLOPE * np.exp(-a * a),)),
+    # sigmoids, and what is made of them
+    special("expit", 1, ref.expit, expr="ok_expit({0})", cost=10, domain=(-80.0, 20.0),
+          gradient=lambda g, y, a: (g * y * (1 - y),), doc="1 / (1 + e^-x)"),
+    special("logit", 1, ref.logit, expr="ok_logit({0})", cost=14, domain=(0.0, 1.0),
+          gradient=lambda g, y, a: (g / (a * (1 - a)),), doc="log(x / (1 - x))"),
+    special("softplus", 1, ref.softplus, expr="ok_softplus({0})", cost=12, domain=(-80.0, 20.0),
+          gradient=lambda g, y, a: (g * ops.expit(a),), doc="log(1 + e^x)"),
+    special("log_sigmoid", 1, ref.log_sigmoid, expr="-ok_softplus(-{0})", cost=12,
+          domain=(-20.0, 80.0),
+          gradient=lambda g, y, a: (g * ops.expit(-a),), doc="log(1 / (1 + e^-x))"),
+    # activations
+    OpRow("relu", 1, ref.relu, sig.like_positive, "ok_relu({0})", accepts="iuf",
+          ungated="zero sign",
+          gradient=lambda g, y, a: (np.where(y > 0, g, 0),), doc="max(x, 0)"),
+    special("gelu", 1, ref.gelu, expr="ok_gelu({0})", cost=18, domain=(-13.0, 9.0),
+          gradient=lambda g, y, a: (g * _gelu_slope(a),),
+          doc="x times the normal distribution function: x erfc(-x / sqrt(2)) / 2"),
+    special("gelu_tanh", 1, ref.gelu_tanh, expr="ok_gelu_tanh({0})", cost=16, domain=(-9.0, 9.0),
+          gradient=lambda g, y, a: (g * _gelu_tanh_slope(a),),
+          doc="x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, the approximation of gelu"),
+    special("silu", 1, ref.silu, expr="ok_silu({0})", cost=10, domain=(-80.0, 20.0),
+          gradient=lambda g, y, a: (g * _silu_slope(y, a),), doc="x / (1 + e^-x)"),
+    special("hard_swish", 1, ref.hard_swish, expr="ok_hard_swish({0})", cost=3,
+          gradient=lambda g, y, a: (g * _hard_swish_slope(a),), doc="x clip(x + 3, 0, 6) / 6"),
 )
 # fmt: on

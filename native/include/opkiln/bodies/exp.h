@@ -21,28 +21,32 @@ OK_FN V ok_scale(V p, V n) {
   return p * (V)((h + one) << shift) * (V)((k - h + one) << shift);
 }
 
-//@ exp : scale cap fma
-// e^x. Adding and taking away 1.5 * 2^23 (2^52) rounds. Cody-Waite reduction by ln 2, minimax
-// polynomial of ours (mpmath, 2^-58; f32 2^-28).
+//@ exp_parts : fma
+// e^x = 2^n e^r, and e^r - 1. Adding and taking away 1.5 * 2^23 (2^52) rounds. Cody-Waite reduction
+// by ln 2, minimax polynomial of ours (mpmath, 2^-58; f32 2^-28).
 template <class V>
-OK_FN V ok_exp(V x) {
-  V n, r, p;
+OK_FN V ok_exp_reduce_(V x, V& n, V& lo) {
+  constexpr bool s = sizeof(ok_elt<V>) == 4;
+  V magic = ok_c<V>(s ? 0x1.8p23 : 0x1.8p52);
+  n = ok_fma(x, ok_c<V>(s ? 1.44269504 : 1.4426950408889634), magic) - magic;
+  lo = ok_c<V>(s ? 0x1.05c61p-29 : -0x1.abc9e3b39803fp-56);
+  return ok_fma(n, ok_c<V>(s ? -0x1.62e43p-1 : -0x1.62e42fefa39efp-1), x);
+}
+template <class V>
+OK_FN V ok_exp_reduce_(V x, V& n) {
+  V lo, r = ok_exp_reduce_(x, n, lo);
+  return ok_fma(n, lo, r);
+}
+template <class V>
+OK_FN V ok_exp_m1_(V r) {
+  V p;
 #define OK_P(c) p = ok_fma(p, r, ok_c<V>(c));
   if constexpr (sizeof(ok_elt<V>) == 4) {
-    x = ok_raise(ok_cap(x, 89.0f), -105.0f);
-    n = ok_fma(x, ok_c<V>(1.44269504f), ok_c<V>(0x1.8p23f)) - 0x1.8p23f;
-    r = ok_fma(n, ok_c<V>(-0x1.62e43p-1f), x);
-    r = ok_fma(n, ok_c<V>(0x1.05c61p-29f), r);
     p = ok_c<V>(0x1.6d53cap-10f);
     OK_P(0x1.123e7p-7f)
     OK_P(0x1.5554e2p-5f)
     OK_P(0x1.55548ap-3f)
-    OK_P(0.5f)
   } else {
-    x = ok_raise(ok_cap(x, 710.0), -746.0);
-    n = ok_fma(x, ok_c<V>(1.4426950408889634), ok_c<V>(0x1.8p52)) - 0x1.8p52;
-    r = ok_fma(n, ok_c<V>(-0x1.62e42fefa39efp-1), x);
-    r = ok_fma(n, ok_c<V>(-0x1.abc9e3b39803fp-56), r);
     p = ok_c<V>(2.5112779574847208e-08);
     OK_P(2.762606221756207e-07)
     OK_P(2.7557232567177175e-06)
@@ -52,10 +56,19 @@ OK_FN V ok_exp(V x) {
     OK_P(0.008333333333315896)
     OK_P(0.041666666666599274)
     OK_P(0.16666666666666685)
-    OK_P(0.5)
   }
+  OK_P(0.5)
 #undef OK_P
-  return ok_scale(ok_fma(p, r * r, r) + 1, n);
+  return ok_fma(p, r * r, r);
+}
+
+//@ exp : exp_parts scale cap
+// e^x
+template <class V>
+OK_FN V ok_exp(V x) {
+  constexpr bool s = sizeof(ok_elt<V>) == 4;
+  V n, r = ok_exp_reduce_(ok_raise(ok_cap(x, s ? 89.0 : 710.0), s ? -105.0 : -746.0), n);
+  return ok_scale(ok_exp_m1_(r) + 1, n);
 }
 
 //@ exp2 : scale cap fma

@@ -91,3 +91,183 @@ OK_FN V ok_erf(V x) {
   // NaN takes the first branch, whose arithmetic keeps it.
   return ok_copysign(t >= ok_c<V>(sizeof(ok_elt<V>) == 4 ? 0.927734375 : 1.0) ? p : q, x);
 }
+
+//@ erfcx : fma
+// (1 + q) e^(t^2) erfc(t) for t in [0, 28] as (1 + q) (1 + u) / (sqrt(pi) t (1 + u) + 1 + v), a
+// rational minimax approximation of ours (mpmath): nothing cancels, and large t see little of the
+// errors of u and v.
+template <class V>
+OK_FN V ok_erfcx_(V t, V q) {
+  V s = t * t, u, uo, v, vo;
+#define OK_P(p, c) p = ok_fma(p, s, ok_c<V>(c));
+  if constexpr (sizeof(ok_elt<V>) == 4) {
+    u = ok_c<V>(0x1.e94058p-4f);
+    OK_P(u, 0x1.21e2cap+0f)
+    u = u * s;
+    uo = ok_c<V>(0x1.ce86e2p-7f);
+    OK_P(uo, 0x1.eef4cap-2f)
+    OK_P(uo, 0x1.892138p+0f)
+    u = ok_fma(uo, t, u);
+    v = ok_c<V>(0x1.99f182p-7f);
+    OK_P(v, 0x1.aa85bep-2f)
+    v = v * s;
+    vo = ok_c<V>(0x1.b16918p-4f);
+    OK_P(vo, 0x1.c87e44p-1f)
+    v = ok_fma(vo, t, v);
+  } else {
+    u = ok_c<V>(1.8430101892753784e-05);
+    OK_P(u, 0.0040909129777366975)
+    OK_P(u, 0.12969108188888567)
+    OK_P(u, 1.149509218119605)
+    OK_P(u, 2.839444460245238)
+    u = u * s;
+    uo = ok_c<V>(0.00039075743352303197);
+    OK_P(uo, 0.027451059309252852)
+    OK_P(uo, 0.44873068980277286)
+    OK_P(uo, 2.154631674394677)
+    OK_P(uo, 2.3960356091303954)
+    u = ok_fma(uo, t, u);
+    v = ok_c<V>(0.00034629975907879374);
+    OK_P(v, 0.023981568515166883)
+    OK_P(v, 0.3742152755096343)
+    OK_P(v, 1.5694581276321826)
+    v = v * s;
+    vo = ok_c<V>(1.6333252534942903e-05);
+    OK_P(vo, 0.0036091439676406347)
+    OK_P(vo, 0.1113510750963124)
+    OK_P(vo, 0.9127004813491897)
+    OK_P(vo, 1.7519609253203925)
+    v = ok_fma(vo, t, v);
+  }
+#undef OK_P
+  V d = u + 1;
+  return (ok_fma(q, d, u) + 1) / (ok_fma(t * ok_c<V>(1.7724538509055161), d, v) + 1);
+}
+
+//@ erfc : erfcx exp_parts scale abs cap fma
+// e^-t^2 erfcx(t), t = |x|, with the square as an unevaluated sum of two numbers; 2 less that.
+template <class V>
+OK_FN V ok_erfc(V x) {
+  V t = ok_cap(ok_abs(x), sizeof(ok_elt<V>) == 4 ? 10.5 : 28.0), s = t * t, n, l;
+  V r = ok_exp_reduce_(-s, n, l);
+  r = r + ok_fma(n, l, ok_fma(-t, t, s));
+  V y = ok_scale(ok_erfcx_(t, ok_exp_m1_(r)), n);
+  return x < 0 ? 2 - y : y;
+}
+
+//@ gelu : erfcx exp_parts scale abs cap fma
+// x times the normal distribution function: -t N(-t) where x is negative, t = |x|, else x - t N(-t)
+// with N(-t) = e^(-t^2 / 2) erfcx(t / sqrt(2)) / 2.
+template <class V>
+OK_FN V ok_gelu(V x) {
+  constexpr bool f = sizeof(ok_elt<V>) == 4;
+  V t = ok_cap(ok_abs(x), f ? 14.75 : 39.5), h = t * 0.5f, s = t * h, n, l;
+  V r = ok_exp_reduce_(-s, n, l);
+  r = r + ok_fma(n, l, ok_fma(-t, h, s));
+  V y = ok_scale(ok_erfcx_(t * ok_c<V>(0.70710678118654752), ok_exp_m1_(r)) * h, n);
+  return x >= 0 ? x - y : -y;
+}
+
+//@ expit : exp_parts scale abs cap
+// 1 / (1 + e^-x), of negative x e^x / (1 + e^x).
+template <class V>
+OK_FN V ok_expit(V x) {
+  V t = ok_cap(ok_abs(x), sizeof(ok_elt<V>) == 4 ? 105.0 : 746.0), n, r = ok_exp_reduce_(-t, n);
+  V e = ok_scale(ok_exp_m1_(r) + 1, n);
+  return (x < 0 ? e : ok_c<V>(1)) / (e + 1);
+}
+
+//@ gate : exp_parts scale
+// x / (1 + e^(h + l)), h and l of the sign of -x: -y where x is negative, else x - y with
+// y = t e^-|h + l| / (1 + e^-|h + l|), t = |x|, scaled last for the sake of subnormal results.
+template <class V>
+OK_FN V ok_gate_(V x, V t, V h, V l) {
+  V n, c, r = ok_exp_reduce_(-h, n, c);
+  r = r + ok_fma(n, c, -l);
+  V q = ok_exp_m1_(r);
+  V y = ok_scale(ok_fma(q, t, t) / (ok_scale(q + 1, n) + 1), n);
+  return x >= 0 ? x - y : -y;
+}
+
+//@ silu : gate abs cap
+// x / (1 + e^-x)
+template <class V>
+OK_FN V ok_silu(V x) {
+  V t = ok_cap(ok_abs(x), sizeof(ok_elt<V>) == 4 ? 112.0 : 760.0);
+  return ok_gate_(x, t, t, V{});
+}
+
+//@ gelu_tanh : gate abs cap fma
+// x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3), as an unevaluated sum of two numbers.
+template <class V>
+OK_FN V ok_gelu_tanh(V x) {
+  constexpr bool f = sizeof(ok_elt<V>) == 4;
+  V t = ok_cap(ok_abs(x), f ? 12.0 : 24.0), s = t * t, c, cl, k, kl;
+  c = ok_c<V>(f ? 0x1.6e4e26p-5f : 0x1.6e4e26d4801f7p-5);
+  cl = ok_c<V>(f ? 0x1.a9003ep-30f : 0x1.441355475a31ap-59);
+  k = ok_c<V>(f ? 0x1.988454p+0f : 0x1.9884533d43651p+0);
+  kl = ok_c<V>(f ? -0x1.857936p-25f : -0x1.cbc0d30ebfd15p-54);
+  // w + wl = 1 + 0.044715 t^2, u + ul = 2 sqrt(2 / pi) t, and their product
+  V p = c * s, pl = ok_fma(c, s, -p) + (c * ok_fma(t, t, -s) + cl * s);
+  V w = p + 1, b = w - 1, wl = (1 - (w - b)) + (p - b) + pl;
+  V u = k * t, ul = ok_fma(k, t, -u) + kl * t, h = u * w;
+  return ok_gate_(x, t, h, ok_fma(u, w, -h) + (u * wl + ul * w));
+}
+
+//@ hard_swish : cap
+// x clip(x + 3, 0, 6) / 6, whose limit at -inf is 0
+template <class V>
+OK_FN V ok_hard_swish(V x) {
+  V t = ok_raise(x, -3.0);
+  return ok_cap(t + 3, 6.0) * ok_c<V>(1.0 / 6) * t;
+}
+
+//@ relu : max
+template <class V>
+OK_FN V ok_relu(V x) {
+  return ok_max(x, V{});
+}
+
+//@ atanh2 : fma
+// 2 atanh(y / 2) for |y| <= 2/3: y + y^3 P(y^2), minimax polynomials of ours (mpmath).
+template <class V>
+OK_FN V ok_atanh2_(V y) {
+  V s = y * y, p;
+#define OK_P(c) p = ok_fma(p, s, ok_c<V>(c));
+  if constexpr (sizeof(ok_elt<V>) == 4) {
+    p = ok_c<V>(0x1.1eca78p-11f);
+    OK_P(0x1.1ec038p-9f)
+    OK_P(0x1.99d1ccp-7f)
+    OK_P(0x1.555502p-4f)
+  } else {
+    p = ok_c<V>(8.112059764532257e-08);
+    OK_P(1.591411113617623e-07)
+    OK_P(9.235596285161875e-07)
+    OK_P(4.05916639328613e-06)
+    OK_P(1.8782412157093686e-05)
+    OK_P(8.877804831762331e-05)
+    OK_P(0.0004340278117045645)
+    OK_P(0.0022321428553140742)
+    OK_P(0.012500000000048729)
+    OK_P(0.08333333333333288)
+  }
+#undef OK_P
+  return ok_fma(y, s * p, y);
+}
+
+//@ softplus : atanh2 exp_parts scale abs cap
+// log(1 + e^x) = max(x, 0) + log1p(e^-|x|); log1p(e) = 2 atanh(e / (2 + e)).
+template <class V>
+OK_FN V ok_softplus(V x) {
+  V t = ok_cap(ok_abs(x), sizeof(ok_elt<V>) == 4 ? 105.0 : 746.0), n, r = ok_exp_reduce_(-t, n);
+  V e = ok_scale(ok_exp_m1_(r) + 1, n), y = ok_atanh2_(e * (2 / (e + 2)));
+  return x > 0 ? x + y : y;
+}
+
+//@ logit : atanh2 log abs fma
+// log(p / (1 - p)); near 1/2, where that cancels, 2 atanh(2 p - 1), whose argument is exact.
+template <class V>
+OK_FN V ok_logit(V x) {
+  V y = ok_fma(x, ok_c<V>(4), ok_c<V>(-2));
+  return ok_abs(y) <= ok_c<V>(2.0 / 3) ? ok_atanh2_(y) : ok_log(x / (1 - x));
+}
