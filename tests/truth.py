@@ -71,7 +71,7 @@ def true_value(row: OpRow, operands: tuple[Any, ...]) -> Any:
         args = [mpmath.mpc(x) if is_complex else mpmath.mpf(float(x)) for x in operands]
         try:
             value = TRUTH[row.name](*args)
-        except (ValueError, ZeroDivisionError):  # a pole
+        except (ValueError, ZeroDivisionError, OverflowError):  # a pole, or beyond mpmath
             return None
         if not is_complex and isinstance(value, mpmath.mpc):
             return value.real if value.imag == 0 else None
