@@ -152,7 +152,6 @@ class OpRow:
     signature: Callable[[OpRow, tuple[Any, ...]], Signature]
     expr: str
     exprs: tuple[tuple[str, str], ...] = ()
-    cuda: str | None = None  # None: `expr` serves the device too
     exactness: str = "exact"  # exact | ulp | bound
     ungated: str = ""  # what even an exact row leaves open, as NumPy itself does: "zero sign"
     ulp: float = 0.0  # tolerance of `ulp` rows against the true value

@@ -16,17 +16,23 @@ from opkiln.runtime import kernel as k
 # os.path: pathlib takes 4 ms to import.
 _HEADERS = os.path.join(os.path.dirname(__file__), "..", "native", "include", "opkiln")  # noqa: PTH118, PTH120
 
+_ALWAYS = ("types", "core", "names", "lanes", "masks")
+
 
 @cache
 def sections(name: str = "bodies") -> dict[str, tuple[tuple[str, ...], str]]:
-    """A header, or every header of a folder, as name -> (sections it needs, text)."""
+    """A header, or every header of a folder, as name -> (sections it needs, text).
+
+    What a device needs otherwise lies in a folder of its own, over the bodies of all.
+    """
     path = os.path.join(_HEADERS, name)  # noqa: PTH118
-    files = sorted(f"{path}/{f}" for f in os.listdir(path)) if name == "bodies" else [path]  # noqa: PTH208
+    folder = os.path.isdir(path)  # noqa: PTH112
+    files = sorted(f"{path}/{f}" for f in os.listdir(path)) if folder else [path]  # noqa: PTH208
     text = ""
     for each in files:
         with open(each, encoding="utf-8") as file:  # noqa: PTH123
             text += file.read()
-    result: dict[str, tuple[tuple[str, ...], str]] = {}
+    result = dict(sections()) if folder and name != "bodies" else {}
     for chunk in re.split(r"^//@ ", text, flags=re.MULTILINE)[1:]:
         head, _, body = chunk.partition("\n")
         title, _, needs = head.partition(":")
@@ -35,19 +41,19 @@ def sections(name: str = "bodies") -> dict[str, tuple[tuple[str, ...], str]]:
 
 
 @cache
-def functions() -> dict[str, str]:
+def functions(target: str = "bodies") -> dict[str, str]:
     """Which section defines each op body."""
     return {
         name: title
-        for title, (_, body) in sections().items()
+        for title, (_, body) in sections(target).items()
         for name in re.findall(r"OK_FN [^;{(]*?\b(ok_\w+)\(", body)
     }
 
 
-def closure(text: Iterable[str]) -> list[str]:
-    """Names of the sections that these texts use, each after what it needs; core first."""
-    table, home = sections(), functions()
-    order: list[str] = ["core"]
+def closure(text: Iterable[str], target: str = "bodies") -> list[str]:
+    """Names of the sections that these texts use, each after what it needs."""
+    table, home = sections(target), functions(target)
+    order = list(_ALWAYS)
     wanted = sorted({home[m] for t in text for m in re.findall(r"\bok_\w+", t) if m in home})
     stack = list(reversed(wanted))
     while stack:
@@ -65,6 +71,18 @@ def closure(text: Iterable[str]) -> list[str]:
 def every_body() -> str:
     """All sections in an order that compiles, for tools that measure them."""
     return "\n".join(sections()[name][1] for name in closure(functions()))
+
+
+def comments(kernel: k.Kernel) -> list[str]:
+    """The kernel's statements as comments.
+
+    What a plan binds to the kernel stays out: it is no part of the text.
+    """
+    lines: list[str] = []
+    for section in kernel.sections:
+        lines.append(f"//   {section.kind}:")
+        lines += [f"//     {kernel.show(s)}" for s in section.body]
+    return lines
 
 
 def expression(kernel: k.Kernel, s: k.Statement) -> str:

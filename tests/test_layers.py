@@ -28,6 +28,7 @@ STAGES: list[set[str]] = [
     {"fuse"},
     {"lower"},
     {"bodies"},
+    {"folds"},
     {"plan", "emit_cpp", "emit_cuda"},
     {"program", "stages"},
     {"blame", "batch", "parts"},

@@ -15,7 +15,8 @@ from opkiln.runtime import kernel as k
 from opkiln.runtime.bodies import closure, sections
 from opkiln.runtime.emit_cpp.columns import ColumnPrinter
 from opkiln.runtime.emit_cpp.panel import PanelPrinter
-from opkiln.runtime.emit_cpp.text import Job, combiner, lanes
+from opkiln.runtime.emit_cpp.text import Job, lanes
+from opkiln.runtime.folds import combiner
 from opkiln.runtime.jit import KERNEL_ABI
 
 __all__ = ["Job", "emit", "lanes"]
@@ -42,7 +43,7 @@ def emit(jobs: Sequence[Job], *, vector_bytes: int = 64) -> str:
     if any(job.by_rows for job in jobs):
         nest.append(frame["part"][1])
     if any(job.kernel.reduced for job in jobs):
-        nest.append(frame["fold"][1])
+        nest += [frame["pairs"][1], frame["fold"][1]]
         if any(REDUCTIONS[row].finds for row in folds):
             nest.append(frame["find"][1])
         nest += [combiner(row) for row in dict.fromkeys(folds)]

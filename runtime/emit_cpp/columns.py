@@ -8,15 +8,8 @@ from __future__ import annotations
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
 from opkiln.runtime.bodies import expression, scalar
-from opkiln.runtime.emit_cpp.text import (
-    ACCUMULATORS,
-    BLOCK,
-    LONG_BLOCK,
-    Job,
-    Printer,
-    is_blocked,
-    reads,
-)
+from opkiln.runtime.emit_cpp.text import LONG_BLOCK, Job, Printer, reads
+from opkiln.runtime.folds import ACCUMULATORS, BLOCK, is_blocked
 
 UNROLLED = 16  # operands whose row pointers are computed one by one
 

@@ -10,15 +10,8 @@ from __future__ import annotations
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
 from opkiln.runtime.bodies import expression, scalar
-from opkiln.runtime.emit_cpp.text import (
-    ACCUMULATORS,
-    BLOCK,
-    Job,
-    Printer,
-    is_blocked,
-    is_ordered,
-    reads,
-)
+from opkiln.runtime.emit_cpp.text import Job, Printer, reads
+from opkiln.runtime.folds import ACCUMULATORS, BLOCK, is_blocked, is_ordered
 
 # A panel is this wide: memory is read in whole pages, which the hardware prefetches best, and the
 # 32 accumulators of its rows stay in the second-level cache.

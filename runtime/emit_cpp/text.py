@@ -7,13 +7,9 @@ from abc import ABC, abstractmethod
 from opkiln.ops.record import record
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
-from opkiln.runtime.bodies import expression, identity, literal, scalar
+from opkiln.runtime.bodies import comments, expression, literal, scalar
+from opkiln.runtime.folds import ACCUMULATORS, folded, identity_of, settled, vector
 
-# A fold has 32 accumulators whatever the vector width: element i goes to accumulator i % 32. Float
-# sums close a block after 512 elements and add blocks pairwise, which keeps the error within
-# NumPy's bound.
-ACCUMULATORS = 32
-BLOCK = 512
 LONG_BLOCK = 2048  # of folds that only find: 64 steps, which any integer counts
 
 
@@ -41,6 +37,20 @@ class Job:
         return self.classes.removeprefix("r")
 
 
+def reads(section: k.Section) -> set[int]:
+    """Values that the section's statements use."""
+    result: set[int] = set()
+    for s in section.body:
+        match s:
+            case k.Apply(_, _, args):
+                result.update(args)
+            case k.Convert(_, arg) | k.Accumulate(_, _, arg) | k.Store(_, arg):
+                result.add(arg)
+            case _:
+                pass
+    return result
+
+
 def lanes(kernel: k.Kernel, vector_bytes: int) -> int:
     """Lanes so that the widest value of a loop fills a vector.
 
@@ -61,43 +71,6 @@ def lanes(kernel: k.Kernel, vector_bytes: int) -> int:
 def _made(s: k.Statement) -> int:
     """The value that a statement of a loop makes there, or -1."""
     return -1 if isinstance(s, (k.Store, k.Accumulate)) else s.value
-
-
-def combiner(row: str) -> str:
-    """The reduction's combining step as a type; of one that finds, which of two values stays."""
-    body = REDUCTIONS[row].combine.format("a", "b")
-    name, result = ("keep", "auto") if REDUCTIONS[row].finds else ("f", "V")
-    function = f"template <class V> OK_FN {result} {name}(V a, V b) {{ return {body}; }}"
-    return f"struct ok_{row}_op {{\n  {function}\n}};\n"
-
-
-def vector(dtype: k.DT) -> str:
-    """The type of a value that outlives its section: booleans as byte masks."""
-    return "vi8" if dtype.kind == "b" else f"v{scalar(dtype)}"
-
-
-def reads(section: k.Section) -> set[int]:
-    """Values that the section's statements use."""
-    result: set[int] = set()
-    for s in section.body:
-        match s:
-            case k.Apply(_, _, args):
-                result.update(args)
-            case k.Convert(_, arg) | k.Accumulate(_, _, arg) | k.Store(_, arg):
-                result.add(arg)
-            case _:
-                pass
-    return result
-
-
-def is_ordered(kernel: k.Kernel, fold: k.Accumulate) -> bool:
-    """Whether the order of the fold shows in its bits: of rounding combinations alone."""
-    return REDUCTIONS[fold.row].exactness != "exact" and kernel.dtypes[fold.value].kind == "f"
-
-
-def is_blocked(kernel: k.Kernel, fold: k.Accumulate) -> bool:
-    """Whether the fold adds floats, and so closes blocks to bound its error."""
-    return REDUCTIONS[fold.row].blocked and kernel.dtypes[fold.value].kind == "f"
 
 
 class Printer(ABC):
@@ -139,7 +112,7 @@ class Printer(ABC):
     def text(self) -> str:
         """The whole kernel: a state struct, a function per column loop, the entry."""
         loops = [s for s in self.kernel.sections if s.kind == "loop"]
-        parts = [*self.header(), *self.state()]
+        parts = [self.title, *comments(self.kernel), *self.state()]
         for i, section in enumerate(loops):
             parts += self.loop(i, section)
         return "\n".join(parts + self.entry())
@@ -153,21 +126,9 @@ class Printer(ABC):
         lines += ["  i64 seen;"] if self.finding else []  # steps or columns before a loop's call
         return [*lines, "};"]
 
-    def header(self) -> list[str]:
-        """The kernel's statements as comments.
-
-        What a plan binds to the kernel stays out: it is no part of the text.
-        """
-        lines = [self.title]
-        for section in self.kernel.sections:
-            lines.append(f"//   {section.kind}:")
-            lines += [f"//     {self.kernel.show(s)}" for s in section.body]
-        return lines
-
     def folded(self, fold: k.Accumulate) -> str:
-        """The type of what the fold combines: the operand's, whose index may be the result."""
-        dtype = self.dtypes[fold.arg if REDUCTIONS[fold.row].finds else fold.value]
-        return vector(dtype)
+        """The type of what the fold combines."""
+        return vector(folded(self.kernel, fold))
 
     def pieces(self, used: list[int], body: list[str], closing: list[str], block: int) -> list[str]:
         """The body for each piece of the columns: m of them from column j on, at the pointers q.
@@ -202,9 +163,7 @@ class Printer(ABC):
 
     def settled(self, fold: k.Accumulate, total: str) -> str:
         """The fold's result from its accumulators' total."""
-        if is_blocked(self.kernel, fold):  # NumPy's sum starts at +0.0, and so is never -0.0
-            return f"n ? {total} + {self.folded(fold)}{{}} : {self.folded(fold)}{{}}"
-        return total if is_ordered(self.kernel, fold) else f"ok_settle({total})"
+        return settled(self.kernel, fold, total, "n")
 
     def counted(self, section: k.Section, walk: list[str]) -> list[str]:
         """The walk, which ends with the folds' totals, over the columns that they are to count.
@@ -220,8 +179,7 @@ class Printer(ABC):
 
     def identity_of(self, fold: k.Accumulate) -> str:
         """The scalar that idle accumulators hold."""
-        dtype = self.dtypes[fold.arg if REDUCTIONS[fold.row].finds else fold.value]
-        return identity(fold.row, dtype)
+        return identity_of(self.kernel, fold)
 
     def leaf(self, s: k.Param | k.Const) -> str:
         """A parameter or constant as a vector."""

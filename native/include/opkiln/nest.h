@@ -122,20 +122,7 @@ template <class M>
 OK_FN void ok_store_part_bool(char* p, M m, i64 count) {
   ok_store_part(p, ok_mask<i8>(m) & 1, count);
 }
-//@ fold :
-// Where a kernel keeps its state S: on the stack only if it is small, for threads may have little
-// of that; else in the scratch memory that the caller is asked for.
-template <class S, bool Small = sizeof(S) <= 16384>
-struct ok_place {
-  static constexpr u64 scratch = 0;
-  S own;
-  S& at(char*) { return own; }
-};
-template <class S>
-struct ok_place<S, false> {
-  static constexpr u64 scratch = sizeof(S);
-  S& at(char* memory) { return *(S*)memory; }
-};
+//@ pairs :
 // A fold has 32 accumulators, whatever the vector width. Its order depends on an element's index
 // alone: accumulator i % 32, then i with i + 16, i + 8 ... 1; a float sum closes a block every 512
 // elements and adds blocks pairwise (N. J. Higham, The accuracy of floating point summation, SISC
@@ -144,13 +131,13 @@ template <class V, class Op>
 struct ok_pairs {
   V level[48];
   u64 blocks;
-  void add(V total) {
+  OK_MEMBER void add(V total) {
     u64 carry = blocks++;
     int at = 0;
     for (; carry & 1; carry >>= 1) total = Op::f(level[at++], total);
     level[at] = total;
   }
-  V sum() const {
+  OK_MEMBER V sum() const {
     u64 left = blocks;
     int at = 0;
     for (; !(left & 1); left >>= 1) ++at;
@@ -168,6 +155,20 @@ OK_FN V ok_settle(V v) {
   else
     return v;
 }
+//@ fold :
+// Where a kernel keeps its state S: on the stack only if it is small, for threads may have little
+// of that; else in the scratch memory that the caller is asked for.
+template <class S, bool Small = sizeof(S) <= 16384>
+struct ok_place {
+  static constexpr u64 scratch = 0;
+  S own;
+  S& at(char*) { return own; }
+};
+template <class S>
+struct ok_place<S, false> {
+  static constexpr u64 scratch = sizeof(S);
+  S& at(char* memory) { return *(S*)memory; }
+};
 // Lane i gets lane i + by.
 template <class V>
 OK_FN V ok_turn(V v, int by) {

@@ -1,8 +1,4 @@
-//@ core :
-// Op bodies over a GCC vector of OK_N lanes; the emitter pastes `core` and the sections it uses.
-// Every lane's bits depend on that lane's operands only, never on OK_N, the -march or neighbours.
-#pragma GCC diagnostic ignored "-Wpsabi"
-#define OK_FN static inline __attribute__((always_inline))
+//@ types :
 typedef float f32;
 typedef double f64;
 typedef signed char i8;
@@ -13,16 +9,6 @@ typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long u64;
-template <class T>
-struct ok_vec {
-  typedef T type __attribute__((vector_size(OK_N * sizeof(T))));
-  typedef T mem __attribute__((vector_size(OK_N * sizeof(T)), aligned(1), may_alias));
-  typedef T one __attribute__((aligned(1), may_alias));
-};
-template <class T>
-using Vec = typename ok_vec<T>::type;
-template <class V>
-using ok_elt = __typeof__(V{}[0]);
 template <int S>
 struct ok_int;
 template <>
@@ -45,6 +31,26 @@ struct ok_int<8> {
   typedef i64 s;
   typedef u64 u;
 };
+
+//@ core :
+// Op bodies over a GCC vector of OK_N lanes; the emitter pastes `core` and the sections it uses.
+// Every lane's bits depend on that lane's operands only, never on OK_N, the -march or neighbours.
+#pragma GCC diagnostic ignored "-Wpsabi"
+#define OK_FN static inline __attribute__((always_inline))
+#define OK_COLD static __attribute__((noinline, cold))
+#define OK_MEMBER
+template <class T>
+struct ok_vec {
+  typedef T type __attribute__((vector_size(OK_N * sizeof(T))));
+  typedef T mem __attribute__((vector_size(OK_N * sizeof(T)), aligned(1), may_alias));
+  typedef T one __attribute__((aligned(1), may_alias));
+};
+template <class T>
+using Vec = typename ok_vec<T>::type;
+template <class V>
+using ok_elt = __typeof__(V{}[0]);
+
+//@ names :
 // The signed (IVec, also the mask) and unsigned integer vector as wide as V.
 template <class V>
 using IVec = Vec<typename ok_int<sizeof(V) / OK_N>::s>;
@@ -65,6 +71,7 @@ constexpr bool ok_is_float = ok_elt<V>(0.5) != 0;
 template <class V>
 constexpr bool ok_is_signed = ok_elt<V>(-1) < 0;
 
+//@ lanes :
 // x - 0 keeps -0.0, which x + 0 would not.
 template <class T>
 OK_FN Vec<T> ok_splat(T x) {
@@ -157,6 +164,7 @@ OK_FN Vec<T> ok_resize(V x) {
   }
 }
 
+//@ masks :
 // Masks: signed integer vectors of 0 and -1, of any lane width.
 template <class T, class M>
 OK_FN Vec<typename ok_int<sizeof(T)>::s> ok_mask(M m) {
@@ -187,14 +195,9 @@ OK_FN A ok_not(A a) {
   return ~a;
 }
 OK_FN vi8 ok_load_bool(const char* p) { return ok_load<i8>(p) != 0; }
-OK_FN vi8 ok_gather_bool(const char* p, i64 stride) { return ok_gather<i8>(p, stride) != 0; }
 template <class M>
 OK_FN void ok_store_bool(char* p, M m) {
   ok_store(p, ok_mask<i8>(m) & 1);
-}
-template <class M>
-OK_FN void ok_scatter_bool(char* p, i64 stride, M m) {
-  ok_scatter(p, stride, ok_mask<i8>(m) & 1);
 }
 template <class V>
 OK_FN IVec<V> ok_to_bool(V x) {
@@ -206,6 +209,13 @@ OK_FN Vec<T> ok_cast_from_bool(M m) {
     return ok_mask<T>(m) ? ok_splat<T>(1) : Vec<T>{};
   else
     return (Vec<T>)(ok_mask<T>(m) & 1);
+}
+
+//@ strided_bool :
+OK_FN vi8 ok_gather_bool(const char* p, i64 stride) { return ok_gather<i8>(p, stride) != 0; }
+template <class M>
+OK_FN void ok_scatter_bool(char* p, i64 stride, M m) {
+  ok_scatter(p, stride, ok_mask<i8>(m) & 1);
 }
 
 //@ any :

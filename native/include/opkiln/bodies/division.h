@@ -1,10 +1,12 @@
-//@ remainder : abs any copysign fma round
-// C's fmod, exact: one rounded quotient and an exact fma while |a / b| is small, libm's by lane
-// for the rest.
+//@ libm :
 extern "C" double fmod(double, double);
 extern "C" float fmodf(float, float);
+
+//@ remainder : abs any copysign fma libm round
+// C's fmod, exact: one rounded quotient and an exact fma while |a / b| is small, libm's by lane
+// for the rest.
 template <class T>
-static __attribute__((noinline, cold)) void ok_fmod_big_(const T* a, T* b) {
+OK_COLD void ok_fmod_big_(const T* a, T* b) {
   for (int i = 0; i < OK_N; i++) b[i] = sizeof(T) == 4 ? fmodf(a[i], b[i]) : fmod(a[i], b[i]);
 }
 template <class V>

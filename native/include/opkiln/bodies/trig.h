@@ -2,7 +2,7 @@
 // y = k pi/2 + r + lo with |r| about pi/4 or less, for y >= 0. Large arguments (Payne and Hanek):
 // 192 bits of 1/pi, by lane.
 template <class T, class I>
-static __attribute__((noinline, cold)) void ok_pi_big_(const T* y, T* r, T* l, I* k) {
+OK_COLD void ok_pi_big_(const T* y, T* r, T* l, I* k) {
   static const u64 inverse[20] = {0,
                                   0x517cc1b727220a94,
                                   0xfe13abe8fa9a6ee0,
