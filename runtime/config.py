@@ -244,6 +244,9 @@ class Config:
     cxx = Setting(
         "OPKILN_CXX CXX", _words, None, "a compiler command such as g++ or 'ccache g++'",
         "the C++ compiler; default: the first that works of c++, g++, clang++")  # fmt: skip
+    cuda_arch = Setting(
+        "OPKILN_CUDA_ARCH", _words, None, "a GPU architecture such as sm_90",
+        "what CUDA kernels are compiled for; default: the first GPU of this machine")  # fmt: skip
     debug = Setting(
         "OPKILN_DEBUG", _debug, 0, "a whole number from 0 to 5",
         "1 misses and why, 2 also new shapes, traces, 3 graphs, 4 texts, 5 compilers")  # fmt: skip

@@ -1,5 +1,6 @@
 """What every test shares: a private cache, golden files, threads behind a barrier, CI's rules."""
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -15,6 +16,7 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 PEERS = ("torch", "jax", "pandas", "xarray", "numexpr", "matplotlib")  # real ones are there in CI
+WHEELS = ("nvidia-cuda-nvrtc",)  # the same of packages that are no module
 CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
 _OWN_CACHE = (
     "PYTEST_OPKILN_CACHE_OWNER"  # set by the process that made the cache, seen by its workers
@@ -33,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     missing = [name for name in PEERS if importlib.util.find_spec(name) is None]
+    missing += [name for name in WHEELS if not list(importlib.metadata.distributions(name=name))]
     if CI and missing:
         raise pytest.UsageError(
             f"CI is set but {', '.join(missing)} is not installed, so its tests would be skipped: "
@@ -68,7 +71,7 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Iterator[None]:
     report = yield
-    named = report.skipped and any(name in report.longreprtext for name in PEERS)
+    named = report.skipped and any(name in report.longreprtext for name in PEERS + WHEELS)
     if CI and named and not hasattr(report, "wasxfail"):
         report.outcome = "failed"  # they are there, so nothing about them may be left out
     return report

@@ -386,7 +386,7 @@ def test_a_compiler_that_hangs_when_asked_its_version(scoped: Path, tmp_path: Pa
 STEPS = [
     (store, "write_file"),
     (build, "_run_direct"),
-    (build, "open_library"),
+    (build, "open_entry"),
     (store, "manifest"),
     (store, "publish"),
     (store, "sync"),

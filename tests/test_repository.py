@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conftest import PEERS
+from tests.conftest import PEERS, WHEELS
 
 import opkiln
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
@@ -37,7 +37,7 @@ def test_ci_runs_command_two() -> None:
 def test_ci_installs_peers_before_the_tests() -> None:
     text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     (line,) = re.findall(r"^\.venv/bin/pip install -q (torch==2\.13\.0 .*?) +#", text, flags=re.M)
-    assert {name.partition("==")[0] for name in line.split()} == set(PEERS)
+    assert {name.partition("==")[0] for name in line.split()} == {*PEERS, *WHEELS}
     assert text.index(line) < text.index("-m pytest")
 
 

@@ -176,7 +176,7 @@ def cache() -> Iterator[Check]:
         return
     count = size = 0
     for folder, _, files in os.walk(used):
-        count += store.LIBRARY in files
+        count += not {store.LIBRARY, store.DEVICE_FILES[1]}.isdisjoint(files)
         size += sum(_size(f"{folder}/{file}") for file in files)
     most = config.cache_max_bytes
     limit = f"of at most {_bytes(most)}" if most else "without a limit"

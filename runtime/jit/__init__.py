@@ -19,10 +19,14 @@ from opkiln.runtime.jit.load import Opened, Order, is_noexec, look_up
 from opkiln.runtime.key import KeyParts, sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from opkiln.runtime.jit.flags import DeviceFlags
+    from opkiln.runtime.jit.nvrtc import Nvrtc
     from opkiln.runtime.jit.store import Layer
     from opkiln.runtime.jit.toolchain import Compiler, Request
+
+    Makers = Callable[[], Sequence[Compiler | Nvrtc]]  # that could make an artifact, best first
 
 __all__ = [
     "KERNEL_ABI",
@@ -40,7 +44,10 @@ KERNEL_ABI = "2"
 
 
 class Loaded(NamedTuple):
-    """A loaded artifact; keep it (or `library`) alive as long as an address is in use."""
+    """A loaded artifact; keep it (or `library`) alive as long as an address is in use.
+
+    Of a GPU's code `library` is the code itself, and there are no addresses.
+    """
 
     path: str
     addresses: dict[str, int]
@@ -152,7 +159,9 @@ def _short(text: str, most: int) -> str:
 # ---- the door ----
 
 
-def key_parts(text: bytes, symbols: Sequence[str], flags: Flags, made_by: Compiler) -> KeyParts:
+def key_parts(
+    text: bytes, symbols: Sequence[str], flags: Flags | DeviceFlags, made_by: Compiler | Nvrtc
+) -> KeyParts:
     """The named parts that decide what the machine code is; no path, version of ours or time."""
     return KeyParts(
         [
@@ -174,12 +183,18 @@ def build_or_load(
     Raises ToolchainNotFound, CompileFailed, CompileTimeout, LoadFailed, SymbolMissing, NotCached or
     CacheError; nothing half-written is left, and the next call starts afresh.
     """
+    return obtain(text, symbols, name, (flags or Flags()).checked(), _compilers)
+
+
+def obtain(
+    text: str, symbols: Sequence[str], name: str, flags: Flags | DeviceFlags, makers: Makers
+) -> Loaded:
+    """Return the artifact of a text, from disk or from a build by the first of the `makers`."""
     start = time.perf_counter()
     data = text.encode("utf-8", "surrogateescape")
-    wanted = (flags or Flags()).checked()
     for attempt in range(3):
         try:
-            return _find(data, tuple(symbols), name, wanted, start)
+            return _find(data, tuple(symbols), name, flags, makers, start)
         except OSError as error:
             if not _other_place(error, attempt):
                 raise _typed(error) from error
@@ -191,7 +206,7 @@ def on_disk(text: str, symbols: Sequence[str], *, name: str) -> Loaded | None:
     start = time.perf_counter()
     data = text.encode("utf-8", "surrogateescape")
     try:
-        found = _look(data, tuple(symbols), name, Flags().checked(), start)
+        found = _look(data, tuple(symbols), name, Flags().checked(), _compilers, start)
     except (OSError, OpkilnError):
         return None
     return found if isinstance(found, Loaded) else None
@@ -230,11 +245,16 @@ def assembly(text: str, flags: Flags | None = None) -> str:
 
 
 def _look(
-    data: bytes, symbols: tuple[str, ...], name: str, flags: Flags, start: float
+    data: bytes,
+    symbols: tuple[str, ...],
+    name: str,
+    flags: Flags | DeviceFlags,
+    makers: Makers,
+    start: float,
 ) -> Loaded | list[Order]:
     """The artifact from disk, or what to build, the best place first."""
     orders: list[Order] = []
-    for made_by in _compilers():
+    for made_by in makers():
         parts = key_parts(data, symbols, flags, made_by)
         for layer in store.layers():
             entry = store.entry_for(layer, made_by.target, name, parts)
@@ -246,8 +266,15 @@ def _look(
     return orders
 
 
-def _find(data: bytes, symbols: tuple[str, ...], name: str, flags: Flags, start: float) -> Loaded:
-    found = _look(data, symbols, name, flags, start)
+def _find(
+    data: bytes,
+    symbols: tuple[str, ...],
+    name: str,
+    flags: Flags | DeviceFlags,
+    makers: Makers,
+    start: float,
+) -> Loaded:
+    found = _look(data, symbols, name, flags, makers, start)
     if isinstance(found, Loaded):
         return found
     _import_builder()

@@ -23,16 +23,16 @@ from opkiln.runtime.errors import (
 from opkiln.runtime.jit import evict, spawn, store
 from opkiln.runtime.jit.claims import Claims
 from opkiln.runtime.jit.descriptors import WRITE, open_file, open_pipe
-from opkiln.runtime.jit.load import claim, look_up, open_library
+from opkiln.runtime.jit.flags import DeviceFlags, Flags
+from opkiln.runtime.jit.load import claim, look_up, open_entry
 from opkiln.runtime.jit.lock import ProcessLock
+from opkiln.runtime.jit.toolchain import Compiler
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from io import FileIO
 
-    from opkiln.runtime.jit.flags import Flags
     from opkiln.runtime.jit.load import Opened, Order
-    from opkiln.runtime.jit.toolchain import Compiler
 
 _SHOWN_LINES = 50
 _SHOWN_BYTES = 64 * 1024
@@ -84,13 +84,14 @@ def _private(order: Order) -> Generator[str]:
 
 
 def _build_in(order: Order, private: str) -> tuple[Opened, str]:
-    source, library = f"{private}/{store.SOURCE}", f"{private}/{store.LIBRARY}"
+    names = order.entry.files
+    source, library = (f"{private}/{name}" for name in names[:2])
     store.write_file(source, order.text)
-    log = compile_library(order.compiler, order.flags, source, library, f"{private}/{store.LOG}")
-    opened = open_library(library, order.symbols)
+    log = _compile(order, source, library, f"{private}/{store.LOG}")
+    opened = open_entry(order.entry, library, order.symbols)
     claim(opened, order.entry)
     store.write_file(f"{private}/{store.LOG}", log)
-    files = {store.SOURCE: order.text, store.LIBRARY: store.read_owned(library), store.LOG: log}
+    files = dict(zip(names, (order.text, store.read_owned(library), log), strict=True))
     manifest = store.manifest(order.parts, order.compiler.features, order.symbols, files)
     store.write_file(f"{private}/{store.MANIFEST}", manifest)
     for _ in range(3):
@@ -100,6 +101,16 @@ def _build_in(order: Order, private: str) -> tuple[Opened, str]:
         if found is not None:
             return found, "disk"
     return opened, "built"  # others keep putting damaged entries there; this one is loaded anyway
+
+
+def _compile(order: Order, source: str, library: str, log: str) -> bytes:
+    if not isinstance(order.flags, Flags) or not isinstance(order.compiler, Compiler):
+        from opkiln.runtime.jit import nvrtc
+
+        assert isinstance(order.flags, DeviceFlags)
+        assert isinstance(order.compiler, nvrtc.Nvrtc)
+        return nvrtc.compile_text(order.compiler, order.flags, source, library, log)
+    return compile_library(order.compiler, order.flags, source, library, log)
 
 
 def assembly(compiler: Compiler, flags: Flags, source: str, output: str, log: str) -> None:
@@ -280,8 +291,13 @@ def failure(commands: list[list[str]], log: str, code: int) -> CompileFailed:
         exit_code=code,
         output=output,
         log_path=Path(path),
-        source_path=Path(kept) / store.SOURCE,
+        source_path=Path(kept) / _source_in(kept),
     )
+
+
+def _source_in(folder: str) -> str:
+    device = store.DEVICE_FILES[0]
+    return device if os.path.exists(f"{folder}/{device}") else store.SOURCE
 
 
 def _timeout(commands: list[list[str]], log: str) -> CompileTimeout:
@@ -298,5 +314,5 @@ def _timeout(commands: list[list[str]], log: str) -> CompileTimeout:
         command=command,
         output=output,
         log_path=Path(path),
-        source_path=Path(kept) / store.SOURCE,
+        source_path=Path(kept) / _source_in(kept),
     )

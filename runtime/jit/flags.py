@@ -34,6 +34,15 @@ if sys.platform == "darwin":  # untested
     LINK = ("-shared", "-undefined", "dynamic_lookup")
 GCC_LINK = ("-fno-use-linker-plugin",)
 
+# The same of NVRTC, which fuses by default. Subnormals stay.
+DEVICE_NUMERIC = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+DEVICE_CODE = (
+    "--std=c++17",
+    "--device-as-default-execution-space",
+    "--device-int128",
+    "--diag-suppress=177",  # a body that is pasted and not used
+)
+
 _FORBIDDEN = ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-mdaz-ftz")
 
 
@@ -71,4 +80,22 @@ class Flags(NamedTuple):
             ("flags.numeric", NUMERIC),
             ("flags.extra", self.extra),
             ("flags.link", (*LINK, *self.libraries)),
+        ]
+
+
+class DeviceFlags(NamedTuple):
+    """What one kernel of a GPU may choose; the groups of devices are always added."""
+
+    extra: tuple[str, ...] = ()
+
+    def compile_flags(self) -> tuple[str, ...]:
+        """All flags but the architecture."""
+        return (*DEVICE_CODE, *self.extra, *DEVICE_NUMERIC)
+
+    def parts(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Key parts, one per group."""
+        return [
+            ("flags.code", DEVICE_CODE),
+            ("flags.numeric", DEVICE_NUMERIC),
+            ("flags.extra", self.extra),
         ]

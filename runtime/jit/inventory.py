@@ -200,7 +200,7 @@ def _kernel(one: Kept, layer: Layer, in_use: bool | None) -> Kernel:
     said, text = Record(render({})), ""
     try:
         said = _manifest(entry, layer)
-        data = store.read_owned(f"{entry.path}/{store.SOURCE}", any_owner=layer.lower)
+        data = store.read_owned(entry.source, any_owner=layer.lower)
         text = data.decode("utf-8", "replace")
     except OSError as error:
         problem = f"cannot be read ({error.strerror})"

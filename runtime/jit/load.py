@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opkiln.runtime.errors import LoadFailed, SymbolMissing, warn
@@ -15,7 +16,8 @@ from opkiln.runtime.jit import store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from opkiln.runtime.jit.flags import Flags
+    from opkiln.runtime.jit.flags import DeviceFlags, Flags
+    from opkiln.runtime.jit.nvrtc import Nvrtc
     from opkiln.runtime.jit.store import Entry
     from opkiln.runtime.jit.toolchain import Compiler
     from opkiln.runtime.key import KeyParts
@@ -26,14 +28,14 @@ class Order(NamedTuple):
 
     text: bytes
     symbols: tuple[str, ...]
-    flags: Flags
-    compiler: Compiler
+    flags: Flags | DeviceFlags
+    compiler: Compiler | Nvrtc
     parts: KeyParts
     entry: Entry
 
 
 class Opened(NamedTuple):
-    """A loaded library and the addresses of its functions."""
+    """A loaded library and the addresses of its functions; of a GPU's code only its bytes."""
 
     library: Any
     addresses: dict[str, int]
@@ -50,7 +52,7 @@ def look_up(order: Order, *, heal: bool) -> Opened | None:
     try:
         if not store.check(entry, order.parts, order.compiler.features, order.text):
             return None
-        opened = open_library(entry.library, order.symbols)
+        opened = open_entry(entry, entry.library, order.symbols)
     except LoadFailed as problem:
         if is_noexec(problem) and not entry.lower:
             raise  # building it again in the same place would not help
@@ -71,8 +73,19 @@ def look_up(order: Order, *, heal: bool) -> Opened | None:
 
 def claim(opened: Opened, entry: Entry) -> None:
     """Tell whoever prunes the cache that this entry is in use, for as long as it is loaded."""
-    if not entry.lower:
+    if not (entry.lower or entry.device):  # what was read as a whole needs its file no more
         opened.library.claim(store.claims_file(os.path.dirname(entry.folder)), entry.claim)
+
+
+def open_entry(entry: Entry, path: str, symbols: Sequence[str]) -> Opened:
+    """Load what the entry holds, from `path`: a shared library, or the code of a GPU."""
+    if not entry.device:
+        return open_library(path, symbols)
+    code = store.read_owned(path, any_owner=entry.lower)
+    for name in symbols:
+        if not re.search(rb"\b%b\0" % re.escape(name.encode()), code):  # the ELF file's names
+            raise SymbolMissing(f"{path!r} has no kernel {name!r}", fix="remove the file")
+    return Opened(code, {})
 
 
 def open_library(path: str, symbols: Sequence[str]) -> Opened:

@@ -76,7 +76,7 @@ def _with_size(entries: list[store.Entry], size: int) -> Iterator[store.Entry]:
     """Entries whose text has this size: equal texts are among them, and few others."""
     for entry in entries:
         with contextlib.suppress(OSError):
-            if os.stat(f"{entry.path}/{store.SOURCE}").st_size == size:
+            if os.stat(entry.source).st_size == size:
                 yield entry
 
 

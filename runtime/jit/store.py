@@ -1,9 +1,10 @@
 """Artifacts on disk: in goes a key, out comes a whole, checked entry or a miss.
 
 An entry is the directory `<root>/<target>/<name>-<24 hex>/` with kernel.cpp, kernel.so, build.log
-and manifest.json. It is made in a private directory beside it and appears by one rename, so it is
-whole or absent; the manifest holds size and SHA-256 of each file, so damage is a miss. Code is only
-ever loaded from directories that belong to this user and that nobody else may write.
+and manifest.json; of a GPU's target, as cuda-sm_90, with kernel.cu and kernel.cubin instead. It is
+made in a private directory beside it and appears by one rename, so it is whole or absent; the
+manifest holds size and SHA-256 of each file, so damage is a miss. Code is only ever loaded from
+directories that belong to this user and that nobody else may write.
 Below it may lie a second cache that is only read: OPKILN_CACHE_LOWER, which may belong to anyone.
 """
 
@@ -32,6 +33,8 @@ SCHEMA = "artifact-1"
 MANIFEST = "manifest.json"
 SOURCE, LIBRARY, LOG = "kernel.cpp", "kernel.so", "build.log"
 FILES = (SOURCE, LIBRARY, LOG)
+DEVICE = "cuda-"  # how the name of a GPU's target begins
+DEVICE_FILES = ("kernel.cu", "kernel.cubin", LOG)
 COMPILERS = "compilers"  # the directory, beside those of targets, of what compilers said
 _TOUCH = 60.0  # seconds by which the time of last use may be off
 _LOOKS = 3
@@ -293,9 +296,24 @@ class Entry(NamedTuple):
         return f"{self.folder}/{self.name}"
 
     @property
+    def device(self) -> bool:
+        """Whether it holds the code of a GPU, which is read, not linked into the process."""
+        return os.path.basename(self.folder).startswith(DEVICE)
+
+    @property
+    def files(self) -> tuple[str, str, str]:
+        """The names of source, library and log."""
+        return DEVICE_FILES if self.device else FILES
+
+    @property
+    def source(self) -> str:
+        """The text in it."""
+        return f"{self.path}/{self.files[0]}"
+
+    @property
     def library(self) -> str:
-        """The shared library in it."""
-        return f"{self.folder}/{self.name}/{LIBRARY}"
+        """The shared library in it, or a GPU's code."""
+        return f"{self.path}/{self.files[1]}"
 
     @property
     def claim(self) -> int:
@@ -408,11 +426,11 @@ def _check_files(
 
 def check_files(entry: Entry, record: Record, text: bytes | None = None) -> None:
     """Compare the files with the manifest; raise Damaged, OSError or ValueError."""
-    for name in FILES:
+    for name in entry.files:
         data = read_owned(f"{entry.path}/{name}", any_owner=entry.lower)
         if len(data) != record.number(f"{name} size"):
             raise Damaged(f"{name} has {len(data)} bytes, not as recorded")
-        known = text if name == SOURCE else None
+        known = text if name == entry.files[0] else None
         same = data == known if known else sha256(data) == record.text(f"{name} sha256")
         if not same:
             raise Damaged(f"{name} has changed since it was built")
@@ -456,7 +474,7 @@ def publish(private: str, entry: Entry) -> bool:
     """Move the private directory into place; False if another process was first."""
     # No more than these two: on a busy disk each takes as long as a compiler step. What a power cut
     # may still spoil (source, log, the name itself) is noticed by the manifest, or is a plain miss.
-    sync(f"{private}/{LIBRARY}", f"{private}/{MANIFEST}")
+    sync(f"{private}/{entry.files[1]}", f"{private}/{MANIFEST}")
     try:
         os.rename(private, entry.path)
     except OSError:
