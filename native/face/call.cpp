@@ -216,6 +216,10 @@ PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs
 
   // An empty tuple adds nothing to the key, so even a hit says nothing about the count.
   if (OPKILN_UNLIKELY(outs) && !check_out_count(*outs, record->n_outs)) return nullptr;
+  if (OPKILN_UNLIKELY(record->by_copy) && outs && direct) {
+    outs->why = 'p';
+    direct = false;
+  }
   Computation c{self, call, outs, direct};
   if (OPKILN_UNLIKELY(x.is_fallback())) {
     lease.cancel();

@@ -10,8 +10,7 @@
 
 namespace opkiln::face {
 
-struct NeedCopy {};  // thrown when out= must be written by copy
-struct Restart {};   // thrown when the function was cleared meanwhile: bind again
+struct Restart {};  // thrown when the function was cleared meanwhile: bind again
 
 constexpr double kReleaseGilNs = 5000;  // longer kernels run without the GIL
 constexpr int kMostQuickArgs = 16;      // more parameters never go the short way
@@ -41,7 +40,7 @@ inline uint64_t hash_key(const uint64_t* words, size_t n) {
 
 // A new executor for the call's exact layouts; runs the frontend's hooks for what is missing.
 // `outs` null: fresh outputs. `why`: see MissLog::add(). `held` keeps the record
-// when the function was cleared meanwhile. Throws PythonError, NeedCopy, core errors.
+// when the function was cleared meanwhile. Throws PythonError, core errors.
 std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, const OutArgs* outs,
                                               char why, RecordRef& held);
 
@@ -61,8 +60,6 @@ PyObject* into_outs(OutArgs& outs, Direct&& direct, Copied&& copied) {
                    e.shape.data(), static_cast<core::DType>(e.dtype))) {
       return nullptr;
     }
-  } catch (const NeedCopy&) {
-    outs.why = 'p';
   }
   return copied();
 }

@@ -168,8 +168,9 @@ struct Prepared {
     if (!record.get()) trace(self, call, signature, args, record);
     if (given) {
       if (!check_out_count(*given, record.get()->n_outs)) throw PythonError{};
-      if (record.get()->by_copy) throw NeedCopy{};
-      for (PyArrayObject* a : given->arrays) outs.push(a ? view_of(a) : core::absent_array());
+      if (!record.get()->by_copy) {  // else results are fresh, then copied
+        for (PyArrayObject* a : given->arrays) outs.push(a ? view_of(a) : core::absent_array());
+      }
     }
     if (!captures_unchanged(self, record.get())) throw PythonError{};
     capture_views(call, record.get(), captures);
@@ -226,8 +227,8 @@ std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, co
       held.reset(record);
       core::Executor& x = *made.executor;
       x.user = record;
-      x.user_flag = record->quick && !x.is_fallback() && x.estimated_ns() <= kReleaseGilNs &&
-                    x.stream().completes_inline();
+      x.user_flag = record->quick && !(outs && record->by_copy) && !x.is_fallback() &&
+                    x.estimated_ns() <= kReleaseGilNs && x.stream().completes_inline();
       return std::move(made.executor);
     }
     if (attempt == kAttempts) {
