@@ -7,8 +7,10 @@ import re
 import shutil
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -75,6 +77,16 @@ def pytest_runtest_makereport(
     if CI and named and not hasattr(report, "wasxfail"):
         report.outcome = "failed"  # they are there, so nothing about them may be left out
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """How often each row of the op table stood in a random program (tests/test_programs.py)."""
+    counts: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        counts.update(dict(report.user_properties).get("rows exercised", {}))
+    if counts:
+        terminalreporter.section("rows in random programs")
+        terminalreporter.line(", ".join(f"{row} {n}" for row, n in sorted(counts.items())))
 
 
 class Golden(str):
