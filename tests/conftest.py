@@ -17,7 +17,10 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-PEERS = ("torch", "jax", "pandas", "xarray", "numexpr", "matplotlib")  # real ones are there in CI
+# Real ones are there in CI.
+PEERS = (
+    "torch", "expecttest", "jax", "ml_dtypes", "scipy", "pandas", "xarray", "numexpr", "matplotlib",
+)  # fmt: skip
 WHEELS = ("nvidia-cuda-nvrtc",)  # the same of packages that are no module
 CI = os.environ.get("CI", "").lower() not in {"", "0", "false"}
 _OWN_CACHE = (
@@ -80,13 +83,20 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """How often each row of the op table stood in a random program (tests/test_programs.py)."""
+    """What tests of the op table recorded: how often random programs had each row, and gaps."""
     counts: Counter[str] = Counter()
+    gaps: list[str] = []
     for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
-        counts.update(dict(report.user_properties).get("rows exercised", {}))
+        noted = dict(report.user_properties)
+        counts.update(noted.get("rows exercised", {}))
+        gaps += noted.get("rows that torch lacks", [])
+    if counts or gaps:
+        terminalreporter.section("op table")
     if counts:
-        terminalreporter.section("rows in random programs")
-        terminalreporter.line(", ".join(f"{row} {n}" for row, n in sorted(counts.items())))
+        shown = ", ".join(f"{row} {n}" for row, n in sorted(counts.items()))
+        terminalreporter.line(f"rows in random programs: {shown}")
+    if gaps:
+        terminalreporter.line(f"rows not compared with torch, which lacks them: {', '.join(gaps)}")
 
 
 class Golden(str):

@@ -17,6 +17,7 @@ from tests import truth
 from tests.tracing import outcome, run
 from tests.values import (
     DTYPES,
+    REFUSED,
     SPECIALS,
     Array,
     bits,
@@ -27,6 +28,7 @@ from tests.values import (
     operands,
     parts,
     same_bits,
+    takes,
 )
 
 import opkiln as ok
@@ -37,20 +39,15 @@ from opkiln.runtime.errors import UnsupportedDType
 
 LENGTHS = (0, 1, 7, 16, 33, 131)
 PICKS = 100  # ordinary elements compared with true values, beside all special ones
-# Refused with advice: NumPy itself truncates to 0 for all but 1 and -1.
-REFUSED = {("reciprocal", kind) for kind in "biu"}
 
 Calls = dict[str, tuple[Array, ...]]
 
 
 def dtypes_of(row: OpRow, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], ...] | None:
     """The operands' dtypes where the row is asked for `dtype`, or None where NumPy has no loop."""
-    if (row.name, kind_of(dtype)) in REFUSED:
+    if not takes(row, *(dtype,) * row.arity):
         return None
-    found = resolved(row, *(dtype,) * row.arity)
-    if found is None:
-        return None
-    return (found[0][0], dtype, dtype) if row.name == "where" else (dtype,) * row.arity
+    return (np.dtype(bool), dtype, dtype) if row.name == "where" else (dtype,) * row.arity
 
 
 def reference(row: OpRow, args: tuple[Array, ...]) -> Array:

@@ -2,8 +2,8 @@
 
 There is no tolerance: where NumPy leaves a result open (rows that round; the sign of a zero that
 maximum picks), the reference takes that of the row compiled alone, on the operands it has at this
-place. So it is tested that a row gives the same bits within any program as it does alone; that those
-are right is for tests/test_conformance.py.
+place. So it is tested that a row gives the same bits within any program as it does alone; that
+those are right is for tests/test_conformance.py.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tests.values import (
     kind_of,
     ordinary,
     same_bits,
+    takes,
 )
 
 import opkiln as ok
@@ -49,7 +50,6 @@ EXAMPLES = 22  # of each part; each exact row at least LEAST times
 LEAST = 20
 MOST = 30
 SIGN_OF_NAN = {"copysign": 1, "signbit": 0}  # no one says what sign a NaN has that is computed
-FREE = {"reciprocal": "f"}  # kinds that opkiln answers, where NumPy answers more
 
 
 class Step(NamedTuple):
@@ -91,12 +91,8 @@ EXTRA: dict[str, Callable[[Any, Any], Any]] = {
 INTEGERS = [d for d in DTYPES if kind_of(d) in "iu"]
 
 
-def dtypes_of(row: OpRow) -> list[np.dtype[Any]]:
-    kinds = FREE.get(row.name, "biufcmM")
-    return [d for d in DTYPES if kind_of(d) in kinds and resolved(row, *(d,) * row.arity)]
-
-
-TAKES = {row.name: dtypes_of(row) for row in ELEMENTWISE.values()} | dict.fromkeys(EXTRA, INTEGERS)
+TAKES = dict.fromkeys(EXTRA, INTEGERS)
+TAKES |= {r.name: [d for d in DTYPES if takes(r, *(d,) * r.arity)] for r in ELEMENTWISE.values()}
 
 
 @st.composite
@@ -157,7 +153,7 @@ def applied(step: Step, operands: list[Any], apply: Callable[..., Any]) -> Any:
     if step.row in EXTRA:
         return EXTRA[step.row](*(cast(x, step.dtype) for x in operands))
     row = ELEMENTWISE[step.row]
-    if not (step.mixed and is_answered(row, [x.dtype for x in operands])):
+    if not (step.mixed and takes(row, *(x.dtype for x in operands))):
         operands = [cast(x, step.dtype) for x in operands]
     if step.row in SIGN_OF_NAN and kind_of(operands[0].dtype) == "f":
         i = SIGN_OF_NAN[step.row]
@@ -176,12 +172,6 @@ def cast(x: Any, dtype: np.dtype[Any]) -> Any:
     return x.astype(dtype)
 
 
-def is_answered(row: OpRow, dtypes: list[np.dtype[Any]]) -> bool:
-    """Whether the row takes these dtypes as they are."""
-    signature = resolved(row, *dtypes)
-    return signature is not None and kind_of(signature[0][0]) in FREE.get(row.name, "biufcmM")
-
-
 def is_open(row: OpRow) -> bool:
     """Whether NumPy leaves bits of the row's results open."""
     return bool(row.exactness != "exact" or row.ungated)
@@ -189,7 +179,7 @@ def is_open(row: OpRow) -> bool:
 
 def can_be_weak(row: OpRow, dtype: np.dtype[Any]) -> bool:
     """Whether a Python int may stand beside an operand of this dtype."""
-    return not is_open(row) and kind_of(dtype) in "iuf" and bool(resolved(row, dtype, int))
+    return not is_open(row) and kind_of(dtype) in "iuf" and takes(row, dtype, int)
 
 
 ALONE = {row.name: ok.compile(function_of(row)) for row in ELEMENTWISE.values() if is_open(row)}

@@ -12,14 +12,23 @@ import opkiln as ok
 from opkiln.ops.defs import OpRow
 from opkiln.ops.dtypes import SUPPORTED, dtype_row
 from opkiln.ops.elementwise.presets import NEGATIVE_POWER
+from opkiln.ops.table import resolved
 
 DTYPES = [row.numpy for row in SUPPORTED]
 Array = np.ndarray[Any, np.dtype[Any]]
+# (row, kind of the operands) refused with advice: NumPy truncates to 0 for all but 1 and -1.
+REFUSED = {("reciprocal", kind) for kind in "biu"}
 
 
 def function_of(row: OpRow) -> Callable[..., Any]:
     """What a user would write for this row."""
     return row.numpy if isinstance(row.numpy, np.ufunc) else getattr(ok.ops, row.name)
+
+
+def takes(row: OpRow, *dtypes: Any) -> bool:
+    """Whether opkiln answers operands of these dtypes (or of Python's int or float)."""
+    signature = resolved(row, *dtypes)
+    return signature is not None and (row.name, kind_of(signature[0][0])) not in REFUSED
 
 
 def kind_of(dtype: np.dtype[Any]) -> str:
