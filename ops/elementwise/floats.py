@@ -17,6 +17,7 @@ ROWS: tuple[OpRow, ...] = (
     # tests
     near("isnan", 1, np.isnan, expr="{0} != {0}", differentiable=False),
     near("isinf", 1, np.isinf, expr="ok_isinf({0})", differentiable=False),
+    near("signbit", 1, np.signbit, expr="ok_signbit({0})", differentiable=False),
     near("isfinite", 1, np.isfinite, expr="ok_isfinite({0})", differentiable=False),
 )
 # fmt: on
