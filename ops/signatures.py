@@ -15,10 +15,24 @@ from opkiln.ops.defs import OpRow, Signature
 BOOL = np.dtype(np.bool_)
 
 
+class Part:
+    """One of the results of a ufunc that gives several: the reference of a row."""
+
+    def __init__(self, ufunc: np.ufunc, index: int) -> None:
+        self.ufunc = ufunc
+        self.index = index
+        self.__name__ = ufunc.__name__
+
+    def __call__(self, *args: Any) -> Any:
+        """That result alone."""
+        return self.ufunc(*args)[self.index]
+
+
 @lru_cache(maxsize=4096)
-def _resolve(ufunc: np.ufunc, operands: tuple[Any, ...]) -> Signature:
+def _resolve(function: np.ufunc | Part, operands: tuple[Any, ...]) -> Signature:
+    ufunc, index = (function.ufunc, function.index) if isinstance(function, Part) else (function, 0)
     resolved = ufunc.resolve_dtypes((*operands, *(None,) * ufunc.nout))
-    return resolved[: ufunc.nin], resolved[ufunc.nin]
+    return resolved[: ufunc.nin], resolved[ufunc.nin + index]
 
 
 def by_ufunc(row: OpRow, operands: tuple[Any, ...]) -> Signature:

@@ -36,6 +36,8 @@ def sections(name: str = "bodies") -> dict[str, tuple[tuple[str, ...], str]]:
     for chunk in re.split(r"^//@ ", text, flags=re.MULTILINE)[1:]:
         head, _, body = chunk.partition("\n")
         title, _, needs = head.partition(":")
+        if title.strip() in result:
+            raise ValueError(f"bodies: the section {title.strip()} is defined twice")
         result[title.strip()] = (tuple(needs.split()), body)
     return result
 

@@ -60,31 +60,26 @@ def _fold_from_host(node: Node) -> Node | None:
 
 
 def _settled(value: np.generic, node: Node) -> bool:
-    """Whether every kernel has NumPy's bits: NaN's are not gated, nor zeros of min and max."""
+    """Whether every kernel has NumPy's bits: NaN's are not gated, nor some rows' signs of zero."""
     if value.dtype.kind == "f" and value != value:  # noqa: PLR0124
         return False
-    return (
-        _row(node) not in {"maximum", "minimum", "clip"}
-        or bool(value != 0)
-        or value.dtype.kind != "f"
-    )
+    gated = not ELEMENTWISE[_row(node) or ""].ungated
+    return gated or bool(value != 0) or value.dtype.kind != "f"
 
 
 def _fold_elementwise(node: Node) -> Node | None:
-    """Rows of exact bits, unless they would raise a fault flag."""
+    """Rows of exact bits; one that faults is left to do so when it runs."""
     name = _row(node)
     if name is None or any(_constant(s) is None for s in node.src):
         return None
-    row = ELEMENTWISE[name]
-    if row.exactness != "exact" or (row.faults and node.dtype.kind != "f" and not _divides(node)):
+    if ELEMENTWISE[name].exactness != "exact":
         return None
-    value = interpret(Graph((), (node,)), ())[0]
-    return make(p.Constant(value)) if _settled(value, node) else None
-
-
-def _divides(node: Node) -> bool:
-    divisor = _constant(node.src[1])
-    return divisor is not None and divisor not in (0, -1)
+    faults: list[int] = []
+    try:
+        value = interpret(Graph((), (node,)), (), on_fault=faults.append)[0]
+    except OpkilnError:
+        return None
+    return make(p.Constant(value)) if not faults and _settled(value, node) else None
 
 
 def _fold_cast(node: Node) -> Node | None:

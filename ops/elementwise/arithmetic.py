@@ -49,7 +49,10 @@ ROWS: tuple[OpRow, ...] = (
           gradient=lambda g, y, a, b: (np.copysign(g, y * np.sign(a)), None)),
     same("square", 1, np.square, expr="{0} * {0}", accepts="iuf",
           gradient=lambda g, y, a: (g * (a + a),)),
-    near("reciprocal", 1, np.reciprocal, expr="1 / {0}", cost=2, domain=(0.1, 8.0),
+    same("reciprocal", 1, np.reciprocal, expr="ok_recip({0}, {f})", exprs=(("f", "1 / {0}"),),
+          accepts="iuf", faults=DIVISION_BY_ZERO, cost=2, domain=(0.1, 8.0),
           gradient=lambda g, y, a: (-g * y * y,)),
+    same("gcd", 2, np.gcd, expr="ok_gcd({0}, {1})", accepts="iu", cost=100, differentiable=False),
+    same("lcm", 2, np.lcm, expr="ok_lcm({0}, {1})", accepts="iu", cost=120, differentiable=False),
 )
 # fmt: on

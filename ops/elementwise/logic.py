@@ -53,5 +53,7 @@ ROWS: tuple[OpRow, ...] = (
           differentiable=False, accepts="iu"),
     same("right_shift", 2, np.right_shift, expr="ok_shr({0}, {1})",
           differentiable=False, accepts="iu"),
+    same("bitwise_count", 1, np.bitwise_count, expr="ok_bitcount({0})",
+          differentiable=False, accepts="iu", cost=2),
 )
 # fmt: on

@@ -8,7 +8,6 @@ WRITE_INSTEAD = {
     "reshape": "reshape outside; x[:, None], x.T and np.broadcast_to are supported",
     "diff": "compute it outside the compiled function",
     "nan_to_num": "write np.where(np.isnan(x), 0.0, x)",
-    "heaviside": "write np.where(x > 0, 1.0, np.where(x == 0, half, 0.0))",
     "einsum": "write (a[:, :, None] * b[None, :, :]).sum(1) and the like",
     "zeros": "write np.zeros_like(x)",
     "ones": "write np.ones_like(x)",

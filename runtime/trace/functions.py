@@ -38,28 +38,28 @@ MISSING = object()
 # ---- ufuncs ----
 
 
-def _divmod(a: Any, b: Any) -> Any:
-    return call_row("floor_divide", a, b), call_row("remainder", a, b)
-
-
 def _conjugate(x: Any) -> Any:
     if isinstance(x, ArrayValue):
         return Tracer(x.session, x.node)
     return views.as_array(session_of((x,)), x)
 
 
-def _fabs(x: Any) -> Any:
-    kind = getattr(x, "dtype", None)
-    return call_row(
-        "absolute", x if kind is not None and kind.kind == "f" else call_row("divide", x, 1)
-    )
+# A row per result, of ufuncs that give several.
+_SEVERAL: dict[np.ufunc, tuple[str, ...]] = {
+    np.divmod: ("floor_divide", "remainder"),
+    np.modf: ("modf_fraction", "modf_whole"),
+    np.frexp: ("frexp_mantissa", "frexp_exponent"),
+}
+
+
+def _several(ufunc: np.ufunc, *inputs: Any) -> tuple[Any, ...]:
+    return tuple([call_row(name, *inputs) for name in _SEVERAL[ufunc]])
 
 
 _COMPOSED: dict[np.ufunc, Callable[..., Any]] = {
     np.isnat: times.isnat,
-    np.divmod: _divmod,
+    **{ufunc: partial(_several, ufunc) for ufunc in _SEVERAL},
     np.conjugate: _conjugate,
-    np.fabs: _fabs,
 }
 
 

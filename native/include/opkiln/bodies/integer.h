@@ -96,3 +96,57 @@ OK_FN V ok_shr(V a, V b) {
   } else
     return out ? V{} : a >> (b & (width - 1));
 }
+
+//@ bitcount : abs
+// Bits set in |a|: sums of neighbouring fields, which double in width.
+template <class V>
+OK_FN vu8 ok_bitcount(V a) {
+  typedef ok_elt<UVec<V>> T;
+  constexpr T ones = (T)-1;
+  UVec<V> x = (UVec<V>)ok_abs(a);
+  x -= (x >> 1) & (T)(ones / 3);
+  x = (x & (T)(ones / 5)) + ((x >> 2) & (T)(ones / 5));
+  x = (x + (x >> 4)) & (T)(ones / 17);
+  for (unsigned width = 8; width < 8 * sizeof(T); width *= 2) x += x >> width;
+  return ok_resize<u8>(x);
+}
+
+//@ recip : fault
+// 1 / a cut off: a itself for 1 and -1, else 0. Of 0 it is infinity as C on x86-64 converts it.
+template <class V>
+OK_FN V ok_recip(V a, ok_fault_t& fault) {
+  typedef ok_elt<V> T;
+  constexpr T infinity = ok_is_signed<V> && sizeof(T) >= 4 ? (u64)1 << (8 * sizeof(T) - 1) : 0;
+  ok_fault_(fault, a == 0, 1);
+  IVec<V> unit = a == 1;
+  if constexpr (ok_is_signed<V>) unit |= a == -1;
+  return a == 0 ? ok_c<V>(infinity) : (unit ? a : V{});
+}
+
+//@ gcd : abs any
+// Greatest common divisor by Stein's algorithm, counted in the lowest bit that a or b has: a is
+// odd; an even b is halved, an odd one gives way to half its distance from a.
+template <class V>
+OK_FN V ok_gcd(V x, V y) {
+  typedef UVec<V> U;
+  U p = (U)ok_abs(x), q = (U)ok_abs(y), unit = (p | q) & -(p | q);
+  U a = (p & unit) != 0 ? p : q, b = (p & unit) != 0 ? q : p;
+  while (ok_any(b != 0)) {
+    for (int i = 0; i < 4; i++) {
+      U low = a < b ? a : b, rest = (a < b ? b : a) - low;
+      IVec<V> odd = (b & unit) != 0;
+      a = odd ? low : a;
+      b = (odd ? rest : b) >> 1;
+    }
+  }
+  return (V)a;
+}
+
+//@ lcm : gcd intdiv
+// Least common multiple; wraps.
+template <class V>
+OK_FN V ok_lcm(V a, V b) {
+  UVec<V> x = (UVec<V>)ok_abs(a), g = (UVec<V>)ok_gcd(a, b);
+  g = g == 0 ? ok_c<UVec<V>>(1) : g;
+  return (V)(ok_quotient_(x, g) * (UVec<V>)ok_abs(b));
+}

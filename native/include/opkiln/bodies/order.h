@@ -30,6 +30,19 @@ OK_FN V ok_min(V a, V b) {
     return a < b ? a : b;
 }
 
+//@ fmax :
+// The larger of two floats, past a NaN to the other; the first of two equals or NaNs.
+template <class V>
+OK_FN V ok_fmax(V a, V b) {
+  return ((a >= b) | (b != b)) ? a : b;
+}
+
+//@ fmin :
+template <class V>
+OK_FN V ok_fmin(V a, V b) {
+  return ((a <= b) | (b != b)) ? a : b;
+}
+
 //@ sign :
 template <class V>
 OK_FN V ok_sign(V x) {
