@@ -32,7 +32,10 @@ BY_UFUNC: dict[np.ufunc, OpRow] = {
 
 
 def resolved(row: OpRow, *operands: Any) -> Signature | None:
-    """The row's signature on these dtypes (int and float are weak scalars), or None where NumPy has no loop or opkiln no dtype."""
+    """The row's signature on these dtypes, int and float being weak scalars.
+
+    None where NumPy has no loop or opkiln no dtype.
+    """
     try:
         signature = row.signature(row, operands)
     except TypeError:

@@ -32,14 +32,14 @@ def sections(name: str = "bodies") -> dict[str, tuple[tuple[str, ...], str]]:
     for each in files:
         with open(each, encoding="utf-8") as file:  # noqa: PTH123
             text += file.read()
-    result = dict(sections()) if folder and name != "bodies" else {}
+    own: dict[str, tuple[tuple[str, ...], str]] = {}
     for chunk in re.split(r"^//@ ", text, flags=re.MULTILINE)[1:]:
         head, _, body = chunk.partition("\n")
         title, _, needs = head.partition(":")
-        if title.strip() in result:
+        if title.strip() in own:
             raise ValueError(f"bodies: the section {title.strip()} is defined twice")
-        result[title.strip()] = (tuple(needs.split()), body)
-    return result
+        own[title.strip()] = (tuple(needs.split()), body)
+    return sections() | own if folder and name != "bodies" else own
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.test_conformance import DTYPES, assert_same_bits, specials
+from tests.values import DTYPES, SPECIALS, kind_of, same_bits
 from tests.tracing import check
 
 import opkiln as ok
@@ -25,7 +25,7 @@ def many(dtype: np.dtype[Any]) -> Array:
     """Special values, then floats of every exponent."""
     bits = np.random.default_rng(0).integers(0, 2**63, 3000, np.uint64) * np.uint64(2)
     every = bits.view(np.float64) if dtype.itemsize == 8 else bits.view(np.float32)
-    return np.concatenate([specials(dtype), every.astype(dtype)])
+    return np.concatenate([SPECIALS[kind_of(dtype)](dtype), every.astype(dtype)])
 
 
 def test_ufuncs_of_several_results() -> None:
@@ -33,14 +33,14 @@ def test_ufuncs_of_several_results() -> None:
         return np.frexp(x), np.modf(x), np.divmod(x, y), np.divmod(i, j), divmod(i, 7), np.modf(i)
 
     compiled = ok.compile(several)
-    integers = pairs(specials(np.dtype("i4")), specials(np.dtype("i4")))
+    integers = pairs(SPECIALS["i"](np.dtype("i4")), SPECIALS["i"](np.dtype("i4")))
     for dtype in FLOATS:
         args = (many(dtype), np.roll(many(dtype), 1), *integers)
         with np.errstate(all="ignore"), ok.errstate(integer_divide="ignore"):
             for got, want in zip(compiled(*args), several(*args), strict=True):
                 assert type(got) is tuple
                 for one, other in zip(got, want, strict=True):
-                    assert_same_bits(one, other, dtype.name)
+                    same_bits(one, other, dtype.name)
 
 
 @pytest.mark.parametrize("count", ["i4", "i8"])
@@ -52,7 +52,7 @@ def test_ldexp_of_a_float_and_an_integer(count: str) -> None:
     for dtype in FLOATS:
         args = pairs(many(dtype), np.array([*counts, *range(-200, 200, 7), *beyond], count))
         with np.errstate(all="ignore"):
-            assert_same_bits(compiled(*args), np.ldexp(*args), f"{dtype.name} {count}")
+            same_bits(compiled(*args), np.ldexp(*args), f"{dtype.name} {count}")
 
 
 def test_bits_of_neighbours_and_steps() -> None:
@@ -63,7 +63,7 @@ def test_bits_of_neighbours_and_steps() -> None:
         with np.errstate(all="ignore"):
             want = np.nextafter(x, y), np.spacing(x), np.heaviside(x, y)
         for got, expected in zip(compiled(x, y), want, strict=True):
-            assert_same_bits(got, expected, dtype.name)
+            same_bits(got, expected, dtype.name)
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d.kind in "iu"], ids=lambda d: d.name)
@@ -72,7 +72,7 @@ def test_integer_rows_where_they_wrap(dtype: np.dtype[Any]) -> None:
     info = np.iinfo(dtype)
     shifts = [1 << k for k in range(8 * dtype.itemsize - (dtype.kind == "i"))]
     a, b = pairs(
-        np.array([*specials(dtype), *shifts], dtype), np.array([6, 12, info.max, *shifts], dtype)
+        np.array([*SPECIALS[kind_of(dtype)](dtype), *shifts], dtype), np.array([6, 12, info.max, *shifts], dtype)
     )
 
     def chain(a: Any, b: Any) -> Any:
@@ -81,7 +81,7 @@ def test_integer_rows_where_they_wrap(dtype: np.dtype[Any]) -> None:
 
     with np.errstate(all="ignore"):
         for got, want in zip(ok.compile(chain)(a, b), chain(a, b), strict=True):
-            assert_same_bits(got, want, dtype.name)
+            same_bits(got, want, dtype.name)
 
 
 def test_names_that_numpy_gives_twice() -> None:

@@ -16,8 +16,6 @@ from opkiln.ops.table import resolved
 
 DTYPES = [row.numpy for row in SUPPORTED]
 Array = np.ndarray[Any, np.dtype[Any]]
-# (row, kind of the operands) refused with advice: NumPy truncates to 0 for all but 1 and -1.
-REFUSED = {("reciprocal", kind) for kind in "biu"}
 
 
 def function_of(row: OpRow) -> Callable[..., Any]:
@@ -27,8 +25,7 @@ def function_of(row: OpRow) -> Callable[..., Any]:
 
 def takes(row: OpRow, *dtypes: Any) -> bool:
     """Whether opkiln answers operands of these dtypes (or of Python's int or float)."""
-    signature = resolved(row, *dtypes)
-    return signature is not None and (row.name, kind_of(signature[0][0])) not in REFUSED
+    return resolved(row, *dtypes) is not None
 
 
 def kind_of(dtype: np.dtype[Any]) -> str:

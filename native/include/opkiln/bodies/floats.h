@@ -92,7 +92,7 @@ OK_FN V ok_heaviside(V x, V h) {
   return x == 0 ? h : (x != x ? x : step);
 }
 
-//@ angle :
+//@ degrees :
 // NumPy's factors, quotients rounded to the operand's own type.
 template <class V>
 OK_FN V ok_deg2rad(V x) {
