@@ -1,4 +1,10 @@
-"""FIELD-CASES, category numerics: faults that users of such systems met, by id."""
+"""FIELD-CASES, category numerics: faults that users of such systems met, by id.
+
+F018 and the reductions of others are in tests/test_field_reductions.py. Of the gradients (F035 to
+F037) the rules of rows are tested here; what a gradient transform adds comes with it: the shape of
+a broadcast input's gradient (F035), outputs that nobody differentiates (F036), and reductions with
+ties (F037).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,7 @@ import pytest
 from tests.together import Case, case, like_numpy, together
 
 import opkiln as ok
+from opkiln.ops.table import ELEMENTWISE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 INTS = ("int8", "int16", "int32", "int64")
@@ -36,15 +43,18 @@ def test_F001_floor_division_rounds_down() -> None:
     for a, b in pairs:
         check_same(a // b, np.resize(np.array([-3, -3, 2, 2], a.dtype), a.shape))
         check_same(a % b, np.resize(np.array([2, -2, -1, 1], a.dtype), a.shape))
-    like_numpy([case(lambda a, b: (a // b, a % b), a, b) for a, b in pairs])
-    like_numpy([case(lambda a: (a // 3, a % -3), a) for a, _ in pairs])
+        check_same(np.fmod(a, b), np.resize(np.array([-1, 1, -1, 1], a.dtype), a.shape))
+    like_numpy([case(lambda a, b: (a // b, a % b, np.fmod(a, b)), a, b) for a, b in pairs])
+    like_numpy([case(lambda a: (a // 3, a % -3, np.fmod(a, -3)), a) for a, _ in pairs])
+    identities = together([case(lambda a, b: a == (a // b) * b + a % b, a, b) for a, b in pairs])
+    assert all(np.all(found) for found in identities)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
 def test_F002_division_by_zero_is_a_value_and_a_count(dtype: str) -> None:
     for op in (np.floor_divide, np.remainder):
         f = ok.compile(op)
-        for n in (1, 1000):
+        for n in (1, 100_000):
             a, b = np.full(n, 5, dtype), np.ones(n, dtype)
             f(a, b)  # counts nothing, whatever stands in the idle lanes behind the last element
             b[-1] = 0
@@ -109,6 +119,14 @@ def test_F009_unsigned_subtraction_wraps_with_and_without_fusion() -> None:
         assert (int(difference[0]), int(half[0])) == (4294967294, 2147483647)
 
 
+def test_F010_64_bit_products_of_a_range_made_inside() -> None:
+    def f(x: Array) -> Array:
+        return np.arange(9) * 1_500_000_000 + x
+
+    check_same(run(f, np.zeros(9, "int64")), np.arange(9) * 1_500_000_000)
+    check_same(run(lambda x: x * 1_500_000_000, np.arange(9))[-1], np.int64(12_000_000_000))
+
+
 @pytest.mark.parametrize("n", [1, 7, 8, 33])
 def test_F011_float_to_unsigned_casts_agree_between_body_and_rest(n: int) -> None:
     x = np.resize(np.array([-1.0, -0.3, -2.2, 300.0, np.nan], "float32"), n)
@@ -166,7 +184,13 @@ def test_F016_nan_wins_in_any_order() -> None:
         one = [lambda a: np.maximum(a, 2), lambda a: a.max(), lambda a: np.clip(a, 0, 2)]
         both = [case(np.maximum, a, b), case(np.maximum, b, a)]
         results = like_numpy([*both, *(case(fn, a) for fn in one)])
+        for found in results[:3]:  # by arrays in both orders, and by a constant
+            check_same(found[:3], np.array([2, np.nan, 3], "float32"))
         assert np.isnan(results[3])
+        check_same(results[4][:3], np.array([1, np.nan, 2], "float32"))
+        assert run(lambda a: a.argmax(), a) == 1
+    folded = run(lambda x: x + np.maximum(np.float32(np.nan), np.float32(2)), np.ones(1, "float32"))
+    assert np.isnan(folded[0])
 
 
 def test_F017_idle_lanes_never_enter_a_maximum() -> None:
@@ -215,6 +239,16 @@ def test_F024_zero_is_not_removed() -> None:
         x = np.array([-0.5], dtype)
         assert run(lambda x: 1 / (np.ceil(x) + 0.0), x)[0] == np.inf
         assert np.signbit(run(lambda x: -x, np.array([0.0], dtype)))[0]
+
+
+def test_F026_which_zero_is_least_is_left_open() -> None:
+    """NumPy itself decides by order and length; the value is 0, and the sign is not said."""
+    for a, b in ((-0.0, 0.0), (0.0, -0.0)):
+        x, y = np.array([a]), np.array([b])
+        for found in run(lambda x, y: (np.minimum(x, y), np.maximum(x, y)), x, y):
+            check_same(found, np.zeros(1))
+    open_rows = {row.name for row in ELEMENTWISE.values() if row.ungated}
+    assert {"minimum", "maximum", "clip"} <= open_rows
 
 
 def test_F027_float_sums_are_as_good_as_numpys() -> None:
@@ -317,3 +351,42 @@ def test_F034_64_bit_integers_never_pass_through_double() -> None:
     check_same(run(lambda x: x.sum(), np.array([2**53 + 1])), np.int64(2**53 + 1))
     for big, small in ((2**63, -1), (2**53 + 1, 2**53)):
         assert run(lambda a, b: a > b, np.array([big], "uint64"), np.array([small]))[0]
+
+
+def test_F035_gradient_rules_give_the_shape_of_the_result() -> None:
+    """Of x (1, 5) by y (3, 5) the rule gives (3, 5), which a transform has to sum over axis 0."""
+    x, y = np.full((1, 5), 2.0), np.arange(15.0).reshape(3, 5)
+    g = np.ones((3, 5))
+    by_x, by_y = gradient("multiply", g, x, y)
+    assert by_x.shape == (3, 5)
+    check_same(by_x.sum(axis=0, keepdims=True), y.sum(axis=0, keepdims=True))
+    check_same(np.broadcast_to(by_y, (3, 5)), np.full((3, 5), 2.0))
+
+
+def test_F036_no_upstream_gradient_is_a_zero() -> None:
+    """What nobody differentiates has gradient 0, and a rule makes no NaN of it."""
+    rng = np.random.default_rng(0)
+    for row in ELEMENTWISE.values():
+        if row.gradient is None or row.name == "where":
+            continue
+        operands = [rng.uniform(*row.domain, 50) for _ in range(row.arity)]
+        for found in gradient(row.name, np.zeros(50), *operands):
+            assert not np.any(found), row.name
+
+
+def test_F037_ties_and_infinities_in_the_gradient_of_a_maximum() -> None:
+    """The first of equal operands gets it all: finite, and it sums to what came from above."""
+    for row in ("maximum", "minimum"):
+        for a, b in (([1.0, 3, 3], [3.0, 3, 1]), ([-np.inf] * 3, [-np.inf] * 3)):
+            x, y, g = (np.array(v, "float32") for v in (a, b, [1, 2, 3]))
+            by_x, by_y = gradient(row, g, x, y)
+            assert np.isfinite(by_x).all() and np.isfinite(by_y).all()
+            check_same(by_x + by_y, g)
+            assert by_x[1] == 2 and by_y[1] == 0
+
+
+def gradient(name: str, g: Array, *operands: Array) -> Any:
+    """The row's rule on arrays."""
+    row = ELEMENTWISE[name]
+    rule: Any = row.gradient
+    return rule(g, row.numpy(*operands), *operands)

@@ -6,14 +6,12 @@ import sys
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
+from tests import ops_page
 from tests.conftest import PEERS, WHEELS
 
 import opkiln
-from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.config import Config
-from opkiln.runtime.trace import functions, reductions
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -74,70 +72,8 @@ def test_settings_page_is_current(golden: str) -> None:
 
 
 def test_page_of_ops_is_current(golden: str) -> None:
-    words = {"b": "bool", "i": "signed", "u": "unsigned", "f": "float"}
-    head = [
-        "| op | NumPy | operands computed in | exactness | left open |",
-        "|---|---|---|---|---|",
-    ]
-    lines = [
-        "# Operations",
-        "",
-        "Written by the op table itself (`ops/elementwise/`, `ops/reduce.py`). *Exact* rows give",
-        "NumPy's bits; the others stay within the stated distance of the true value, in units of",
-        "the last place, measured in [ulp.md](ulp.md). Other dtypes are cast as NumPy casts them.",
-        "Rows without a NumPy function are called as `ok.ops.<name>`.",
-        "",
-        *head,
-    ]
-    for row in ELEMENTWISE.values():
-        named = isinstance(row.numpy, np.ufunc) or row.name == "where"
-        numpy = f"`np.{row.name}`" if named else f"`ok.ops.{row.name}`"
-        kinds = ", ".join(words[kind] for kind in row.accepts)
-        exactness = f"<= {row.ulp:g} ulp" if row.exactness == "ulp" else row.exactness
-        exactness += " of the larger operand" if row.unit == "operand" else ""
-        lines.append(f"| {row.name} | {numpy} | {kinds} | {exactness} | {row.ungated or '-'} |")
-    lines += [
-        "",
-        "## Reductions",
-        "",
-        "Rows are combined in the dtype that NumPy accumulates in. `np.mean`, `np.var`, `np.std`,",
-        "`np.ptp`, `np.count_nonzero`, `np.nansum`, `np.nanprod` and `np.nanmean` are written over",
-        "these rows. [What they promise](numerics.md#reductions).",
-        "",
-        *head,
-    ]
-    for fold in REDUCTIONS.values():
-        exactness = "exact"
-        if fold.exactness == "bound":
-            exactness = "NumPy's pairwise bound" if fold.blocked else "(n - 1) eps"
-        named = hasattr(np.ndarray, fold.name)
-        numpy = f"`np.{fold.name}`" if named else f"`np.{fold.numpy.__name__}.reduce`"
-        kinds = ", ".join(words[kind] for kind in fold.accepts)
-        exactness += " for floats, integers exact" if exactness != "exact" else ""
-        lines.append(f"| {fold.name} | {numpy} | {kinds} | {exactness} | {fold.ungated or '-'} |")
-    rest = [f for f in functions.FUNCTIONS if f not in reductions.FUNCTIONS]
-    spelled = {
-        "functions": [f"np.{f.__name__}" for f in rest],
-        "methods": [f"x.{m}" for m in functions.METHODS if m not in reductions.METHODS],
-        "attributes": [f"x.{a}" for a in [*functions.ATTRIBUTES, "shape", "size", "ndim", "dtype"]],
-    }
-    lines += [
-        "",
-        "## Shapes, views and the rest",
-        "",
-        "These are no rows: they move no data, or are written over rows. Indexing takes `None`,",
-        "`...` and `:`, so `x[:, None]`; `reshape`, `ravel` and `flatten` take only what leaves",
-        "the shape as it is. What NumPy makes of numbers alone while the function is traced, such",
-        "as `np.arange(3)`, `np.linspace(0, 1, 5)` or `np.full(3, 2.0)`, is an array that the",
-        "program keeps.",
-        "",
-        "| kind | names |",
-        "|---|---|",
-    ]
-    for kind, names in spelled.items():
-        lines.append(f"| {kind} | {', '.join(f'`{name}`' for name in sorted(set(names)))} |")
-    page = type(golden)(ROOT / "docs" / "ops.md", golden.update)
-    assert "\n".join(lines) + "\n" == page
+    current = type(golden)(ROOT / "docs" / "ops.md", golden.update)
+    assert ops_page.page() == current
 
 
 def test_version_is_said_once() -> None:
