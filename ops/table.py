@@ -32,9 +32,9 @@ BY_UFUNC: dict[np.ufunc, OpRow] = {
 
 
 def resolved(row: OpRow, *operands: Any) -> Signature | None:
-    """The row's signature on these dtypes, int and float being weak scalars.
+    """The row's signature on these dtypes, or None where NumPy has no loop or opkiln no dtype.
 
-    None where NumPy has no loop or opkiln no dtype.
+    int and float stand for weak scalars.
     """
     try:
         signature = row.signature(row, operands)

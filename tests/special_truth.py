@@ -13,6 +13,10 @@ def expit(x: Any) -> Any:
     return 1 / (1 + mp.exp(-x))
 
 
+def erfc(x: Any) -> Any:
+    return mp.erfc(min(max(x, mp.mpf(-1e6)), mp.mpf(1e6)))  # beyond, mpmath itself overflows
+
+
 def logit(x: Any) -> Any:
     if not 0 <= x <= 1:
         return mp.nan
@@ -29,13 +33,13 @@ def gelu_tanh(x: Any) -> Any:
 
 TRUE: dict[str, Callable[[Any], Any]] = {
     "erf": mp.erf,
-    "erfc": mp.erfc,
+    "erfc": erfc,
     "expit": expit,
     "logit": logit,
     "softplus": softplus,
     "log_sigmoid": lambda x: -softplus(-x),
     "relu": lambda x: max(x, mp.mpf(0)),
-    "gelu": lambda x: x * mp.erfc(-x / mp.sqrt(2)) / 2,
+    "gelu": lambda x: x * erfc(-x / mp.sqrt(2)) / 2,
     "gelu_tanh": gelu_tanh,
     "silu": lambda x: x * expit(x),
     "hard_swish": lambda x: x * min(max(x + 3, 0), 6) / 6,
