@@ -147,6 +147,15 @@ class _Body:
     def ordered_sections(self) -> tuple[k.Section, ...]:
         """once, row 0, loop 0, row 1, loop 1, ...; empty ones are left out."""
         once = self.sections.pop((0, 0), [])
+        if not self.group.reduced and all(isinstance(s, (k.Load, k.Param, k.Const)) for s in once):
+            # Nothing is computed before the loop: it reads them as all else that broadcasts.
+            loop = self.sections[2, 0]
+            values = [s.arg if isinstance(s, k.Store) else s.value for s in loop]
+            for load in [s for s in once if isinstance(s, k.Load)]:
+                at = next((i for i, v in enumerate(values) if v >= load.value), len(loop))
+                loop.insert(at, load)
+                values.insert(at, load.value)
+                once.remove(load)
         result = [k.Section("once", tuple(once))] if once else []
         # (2, s) loop s; (1, s) row section s, which runs before loop s
         for (level, _), body in sorted(
@@ -182,7 +191,8 @@ class _Body:
         if self.is_leaf(use):
             covered = {a for a in axes if a >= 0}
             if not covered:
-                return 0, 0
+                # Without axes all of it is one element, which the loop makes as any other.
+                return (2 if self.in_memory(node) and not self.group.space else 0), 0
             row = bool(self.group.reduced) and not covered & set(self.group.reduced)
             return (1, 0) if row else (2, 0)
         inner = [self.level[b] for b in below]

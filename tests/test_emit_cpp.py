@@ -64,7 +64,6 @@ def find() -> Graph:
 
 CASES = {
     "chain": (chain, 0, "CCCC"),
-    "chain_broadcast_and_strided": (chain, 0, "CZGC"),
     "two_outputs": (two_outputs, 0, "CCC"),
     "division": (division, 0, "CCC"),
     "weak_scalar": (weak_scalar, 0, "CCC"),

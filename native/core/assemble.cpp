@@ -87,13 +87,16 @@ void Instantiation::assemble_packs(Nest* nest, std::size_t kernel) {
                          from.write,
                          static_cast<std::uint8_t>(itemsize(buffer.dtype)),
                          from.row_stride,
-                         pack_offsets_[kernel][i],
+                         from.offset,
                          extents,
                          strides};
   }
   nest->packs = packs;
   nest->npacks = static_cast<std::uint32_t>(layout.packs.size());
   nest->tile_rows = layout.tile_rows;
+  nest->tile_cols = layout.tile_cols;
+  nest->tile_bytes = layout.tile_bytes;
+  nest->flat = layout.flat;
 }
 
 void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel) {

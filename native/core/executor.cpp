@@ -7,7 +7,9 @@
 #include <cstring>
 #include <new>
 
+#include "nest.h"
 #include "pool.h"
+#include "tile.h"
 
 namespace opkiln::core {
 namespace {
@@ -30,33 +32,6 @@ class Pointers {
   char** data_;
 };
 
-template <std::size_t kItem>
-void copy_line(char* dst, std::int64_t dst_step, const char* src, std::int64_t src_step,
-               std::int64_t count) {
-  if (dst_step == src_step && dst_step == std::int64_t{kItem}) {
-    std::memcpy(dst, src, static_cast<std::size_t>(count) * kItem);
-    return;
-  }
-  for (std::int64_t i = 0; i < count; ++i)
-    std::memcpy(dst + i * dst_step, src + i * src_step, kItem);
-}
-
-void copy_line(std::size_t item, char* dst, std::int64_t dst_step, const char* src,
-               std::int64_t src_step, std::int64_t count) {
-  switch (item) {
-    case 1:
-      return copy_line<1>(dst, dst_step, src, src_step, count);
-    case 2:
-      return copy_line<2>(dst, dst_step, src, src_step, count);
-    case 4:
-      return copy_line<4>(dst, dst_step, src, src_step, count);
-    case 8:
-      return copy_line<8>(dst, dst_step, src, src_step, count);
-    default:
-      return copy_line<16>(dst, dst_step, src, src_step, count);
-  }
-}
-
 /// Moves `rows` rows between the real operand and dense rows; `pack.write` says which way.
 void move_tile(const Pack& pack, char* real, char* dense, std::int64_t rows, std::int64_t cols) {
   const std::size_t item = pack.item;
@@ -68,9 +43,9 @@ void move_tile(const Pack& pack, char* real, char* dense, std::int64_t rows, std
     char* at = real + row * pack.row_stride;
     for (std::int64_t done = 0; done < cols; done += line) {
       if (pack.write)
-        copy_line(item, at, step, dense, dense_step, line);
+        copy_lines(item, {at, 0, step}, {dense, 0, dense_step}, 1, line);
       else
-        copy_line(item, dense, dense_step, at, step, line);
+        copy_lines(item, {dense, 0, dense_step}, {at, 0, step}, 1, line);
       dense += line * dense_step;
       for (std::size_t axis = last; axis-- > 0;) {
         at += pack.col_strides[axis];
@@ -191,8 +166,8 @@ std::uint64_t Executor::run_range(const Nest& nest, std::int64_t begin, std::int
     }
     const std::int64_t from = begin - outer * per_outer;
     const std::int64_t to = std::min(end - outer * per_outer, per_outer);
-    faults |= nest.npacks != 0   ? run_tiles(nest, ptr, from, to)
-              : nest.elementwise ? run_elements(nest, args, ptr, from, to)
+    faults |= nest.elementwise   ? run_elements(nest, args, ptr, from, to)
+              : nest.npacks != 0 ? run_tiles(nest, ptr, from, to)
                                  : nest.fn(&args, from, to);
     begin = (outer + 1) * per_outer;
   }
@@ -207,9 +182,14 @@ std::uint64_t Executor::run_elements(const Nest& nest, KernelArgs& args, char** 
   while (begin < end) {
     const std::int64_t row = begin / cols, first = begin % cols;
     const std::int64_t count = std::min(cols - first, end - begin);
+    const std::int64_t rows = count == cols ? (end - begin) / cols : 1;
+    if (nest.npacks != 0) {
+      faults |= run_packed(nest, ptr, row, rows, first, count);
+      begin += rows * count;
+      continue;
+    }
     if (count == cols) {
       args.cols = cols;
-      const std::int64_t rows = (end - begin) / cols;
       faults |= nest.fn(&args, row, row + rows);
       begin += rows * cols;
       continue;
@@ -219,6 +199,47 @@ std::uint64_t Executor::run_elements(const Nest& nest, KernelArgs& args, char** 
     faults |= nest.fn(&args, row, row + 1);
     for (std::uint32_t j = 0; j < nest.nops; ++j) ptr[j] -= first * args.col[j];
     begin += count;
+  }
+  return faults;
+}
+
+/// A rectangle of elements, a tile at a time: strided operands by way of dense copies.
+std::uint64_t Executor::run_packed(const Nest& nest, char* const* ptr, std::int64_t row,
+                                   std::int64_t rows, std::int64_t col, std::int64_t cols) const {
+  alignas(64) char near[kNearBytes];
+  std::unique_ptr<char, AlignedFree> far;
+  char* tile = near;
+  if (nest.tile_bytes > kNearBytes) {  // very many operands
+    far.reset(static_cast<char*>(
+        ::operator new(static_cast<std::size_t>(nest.tile_bytes), std::align_val_t{64})));
+    tile = far.get();
+  }
+  Pointers pointers(nest.nops);
+  KernelArgs args = nest.args;
+  args.ptr = pointers.get();
+  std::uint64_t faults = 0;
+  for (const std::int64_t bottom = row + rows; row < bottom; row += nest.tile_rows) {
+    const std::int64_t high = std::min(nest.tile_rows, bottom - row);
+    for (std::int64_t left = col, right = col + cols; left < right; left += nest.tile_cols) {
+      const std::int64_t wide = std::min(nest.tile_cols, right - left);
+      for (std::uint32_t j = 0; j < nest.nops; ++j)
+        pointers.get()[j] = ptr[j] + row * args.row[j] + left * args.col[j];
+      const auto move = [&](const Pack& pack, bool back) {
+        const std::int64_t step = pack.col_strides[0];
+        char* real = ptr[pack.operand] + row * pack.row_stride + left * step;
+        char* dense = pointers.get()[pack.operand] = tile + pack.offset;
+        const std::int64_t item = pack.item, line = (nest.flat ? wide : nest.tile_cols) * item;
+        if (back)
+          copy_lines(pack.item, {real, pack.row_stride, step}, {dense, line, item}, high, wide);
+        else if (!pack.write)
+          copy_lines(pack.item, {dense, line, item}, {real, pack.row_stride, step}, high, wide);
+      };
+      for (std::uint32_t i = 0; i < nest.npacks; ++i) move(nest.packs[i], false);
+      args.cols = nest.flat ? high * wide : wide;
+      faults |= nest.fn(&args, 0, nest.flat ? 1 : high);
+      for (std::uint32_t i = 0; i < nest.npacks; ++i)
+        if (nest.packs[i].write) move(nest.packs[i], true);
+    }
   }
   return faults;
 }

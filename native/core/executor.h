@@ -45,14 +45,14 @@ struct Instantiated {
 Instantiated instantiate(const Ref<Plan>& plan, const ArrayView* args, const ArrayView* captures,
                          const ArrayView* outs = nullptr, Stream& stream = inline_cpu_stream());
 
-/// Copy into or out of dense rows for a reduction; see NestPack.
+/// Copy into or out of dense rows; see NestPack.
 struct Pack {
   std::uint32_t operand;
   std::uint32_t ncols_axes;
   bool write;
   std::uint8_t item;
   std::int64_t row_stride;  // of the real operand
-  std::int64_t offset;      // into the workspace
+  std::int64_t offset;      // into the tile; of reductions into the workspace
   const std::int64_t* col_extents;
   const std::int64_t* col_strides;
 };
@@ -71,11 +71,12 @@ struct Nest {
   bool direct;  // operands are consecutive pointers of the executor: args.ptr points there
   bool single;  // one call covers everything
   bool simple;  // direct and single: the warm path
+  bool flat;    // of NestLayout, as the tile's shape
   const std::uint32_t* slot;          // per operand
   const std::int64_t* outer_extents;  // outermost first
   const std::int64_t* outer_strides;  // [axis][operand]
   const Pack* packs;
-  std::int64_t tile_rows;
+  std::int64_t tile_rows, tile_cols, tile_bytes;
   std::int64_t scratch;               // offset into the workspace, or -1
   const std::uint32_t* scalar_slots;  // null when args.scalar points into the executor's slots
   std::uint64_t* scalar_copy;
@@ -164,6 +165,8 @@ class Executor {
   void settle() noexcept;
   std::uint64_t run_elements(const Nest& nest, KernelArgs& args, char** ptr, std::int64_t begin,
                              std::int64_t end) const;
+  std::uint64_t run_packed(const Nest& nest, char* const* ptr, std::int64_t row, std::int64_t rows,
+                           std::int64_t col, std::int64_t cols) const;
   std::uint64_t run_tiles(const Nest& nest, char** ptr, std::int64_t begin, std::int64_t end) const;
 
   struct AlignedFree {

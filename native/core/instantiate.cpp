@@ -228,16 +228,14 @@ void Instantiation::place_workspace() {
     blocks.push_back({at(id).nbytes, 0, temp.first_use, temp.last_use,
                       &temp_offsets_[static_cast<std::size_t>(temp.ordinal)]});
   }
-  pack_offsets_.resize(nests_.size());
   for (std::size_t k = 0; k < nests_.size(); ++k) {
     NestLayout& nest = nests_[k];
     const int here = static_cast<int>(k);
     if (nest.scratch != 0) blocks.push_back({nest.scratch, 0, here, here, &nest.scratch_offset});
-    pack_offsets_[k].assign(nest.packs.size(), 0);
-    for (std::size_t i = 0; i < nest.packs.size(); ++i)
-      blocks.push_back(
-          {nest.tile_rows * nest.row_strides[static_cast<std::size_t>(nest.packs[i].operand)], 0,
-           here, here, &pack_offsets_[k][i]});
+    if (nest.elementwise) continue;
+    for (NestPack& pack : nest.packs)
+      blocks.push_back({nest.tile_rows * nest.row_strides[static_cast<std::size_t>(pack.operand)],
+                        0, here, here, &pack.offset});
   }
   std::stable_sort(blocks.begin(), blocks.end(),
                    [](const Block& a, const Block& b) { return a.size > b.size; });

@@ -74,8 +74,7 @@ class Instantiation {
   std::vector<HostValue> regs_;
   std::vector<NestLayout> nests_;
   std::vector<KernelFn> fns_;
-  std::vector<std::int64_t> temp_offsets_;               // by temp ordinal
-  std::vector<std::vector<std::int64_t>> pack_offsets_;  // [kernel][pack]
+  std::vector<std::int64_t> temp_offsets_;  // by temp ordinal
   std::int64_t workspace_ = 0;
   char* cursor_ = nullptr;
 };

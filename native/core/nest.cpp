@@ -8,8 +8,14 @@
 namespace opkiln::core {
 namespace {
 
-// A packed tile holds as many rows as fit here, and at least one.
+// A packed tile of a reduction holds as many rows as fit here, and at least one.
 constexpr std::int64_t kTileBytes = 256 * 1024;
+// A line of a tile of an elementwise kernel has at most so many bytes: what else its loop streams
+// needs room in the nearest cache too. Where an operand lies across the rows, a tile has so many
+// rows (a cache line or two of that operand), and elements in all.
+constexpr std::int64_t kLineBytes = 4096, kAcrossRows = 16, kAcrossElements = 2048;
+// A row of fewer bytes costs more to begin than to compute.
+constexpr std::int64_t kShortLine = 256;
 // A fold takes steps of as many columns. Rows a good deal shorter than that leave lanes idle; with
 // many of them it shows.
 constexpr std::int64_t kAccumulators = 32, kShortRow = 24, kManyRows = 64;
@@ -113,6 +119,47 @@ void take_columns(std::vector<Axis> axes, const std::vector<NestOperand>& operan
     nest->tile_rows = std::clamp<std::int64_t>(kTileBytes / row_bytes, 1, nest->rows);
 }
 
+/// Whether the elementwise kernel can walk the operand itself: dense, or one element in all lanes.
+bool walks(std::int64_t stride, const NestOperand& op) {
+  return stride == itemsize(op.dtype) || (stride == 0 && !op.write);
+}
+
+/// Chooses what an elementwise kernel has packed, and the shape of its tiles.
+void take_tiles(const std::vector<NestOperand>& operands, NestLayout* nest) {
+  std::int64_t widest = 0, bytes = 0;
+  for (const NestOperand& op : operands) widest = std::max(widest, itemsize(op.dtype));
+  nest->flat = nest->rows > 1 && nest->cols * widest < kShortLine;
+  bool across = false;
+  for (std::size_t j = 0; j < operands.size(); ++j) {
+    const std::int64_t row = nest->row_strides[j], col = nest->col_strides[j];
+    if (walks(col, operands[j]) && (!nest->flat || row == col * nest->cols)) continue;
+    NestPack pack;
+    pack.operand = static_cast<int>(j);
+    pack.write = operands[j].write;
+    pack.col_extents = {nest->cols};
+    pack.col_strides = {col};
+    pack.row_stride = row;
+    nest->packs.push_back(std::move(pack));
+    bytes += itemsize(operands[j].dtype);
+    across = across || (row != 0 && magnitude(row) < magnitude(col));
+  }
+  if (nest->packs.empty()) return;
+  const std::int64_t most = std::clamp<std::int64_t>(
+      kNearBytes / bytes / 64 * 64, 64, across ? kAcrossElements : kLineBytes / widest);
+  nest->tile_rows = nest->flat ? std::clamp<std::int64_t>(most / nest->cols, 1, nest->rows)
+                    : across   ? std::min(nest->rows, kAcrossRows)
+                               : 1;
+  nest->tile_cols = nest->flat ? nest->cols : std::min(nest->cols, most / nest->tile_rows);
+  for (NestPack& pack : nest->packs) {
+    const auto j = static_cast<std::size_t>(pack.operand);
+    const std::int64_t item = itemsize(operands[j].dtype);
+    nest->col_strides[j] = item;
+    nest->row_strides[j] = item * nest->tile_cols;
+    pack.offset = nest->tile_bytes;
+    nest->tile_bytes += (nest->tile_rows * nest->row_strides[j] + 63) / 64 * 64;
+  }
+}
+
 enum class Across { kNo, kClose, kShort };
 
 /// Whether the kernel's vectors go across rows: where rows lie closer together than columns
@@ -139,9 +186,10 @@ std::string row_letters(const NestLayout& nest, const std::vector<NestOperand>& 
 
 std::string column_letters(const NestLayout& nest, const std::vector<NestOperand>& operands) {
   std::string letters;
+  if (nest.elementwise) return std::string(operands.size(), 'C');
   for (std::size_t j = 0; j < operands.size(); ++j) {
     const NestOperand& op = operands[j];
-    if (op.column_broadcast && !nest.elementwise)
+    if (op.column_broadcast)
       letters += op.write ? 'G' : 'Z';
     else if (nest.cols <= 1)
       letters += op.column_broadcast && !op.write ? 'Z' : 'C';
@@ -225,6 +273,7 @@ NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t re
       axes.pop_back();
     }
     take_rows_and_outer(std::move(axes), operands.size(), &nest);
+    if (nest.launch) take_tiles(operands, &nest);
   } else {
     nest.run_strides.assign(operands.size(), 0);
     take_rows_and_outer(std::move(axes), operands.size(), &nest);

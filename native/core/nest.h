@@ -9,6 +9,10 @@
 
 namespace opkiln::core {
 
+// Tiles of elementwise kernels stay in the nearest cache, and on the stack unless there are very
+// many operands.
+constexpr std::int64_t kNearBytes = 16 * 1024;
+
 /// One operand over the logical axes of a kernel.
 struct NestOperand {
   DType dtype = DType::kF32;
@@ -22,9 +26,10 @@ struct NestOperand {
 struct NestPack {
   int operand = 0;
   bool write = false;
-  std::vector<std::int64_t> col_extents;  // reduced axes, outermost first
+  std::vector<std::int64_t> col_extents;  // axes of the columns, outermost first
   std::vector<std::int64_t> col_strides;  // of the real operand
   std::int64_t row_stride = 0;            // of the real operand
+  std::int64_t offset = 0;                // of the copy: into the tile, of reductions the workspace
 };
 
 struct NestLayout {
@@ -40,9 +45,13 @@ struct NestLayout {
   std::vector<std::int64_t> outer_extents;  // outermost first
   std::vector<std::vector<std::int64_t>> outer_strides;  // [axis][operand]
   std::vector<NestPack> packs;
-  std::int64_t tile_rows = 0;  // rows per packed tile; 0 without packs
-  std::string column_class;    // the class to compile when no existing variant fits
-  std::string long_class;      // that of longer rows, where these go across for being short; or ""
+  // Packed operands go through tiles of so many rows and columns; 0 without packs.
+  std::int64_t tile_rows = 0;
+  std::int64_t tile_cols = 0;   // of elementwise kernels
+  std::int64_t tile_bytes = 0;  // of all copies; of elementwise kernels
+  bool flat = false;            // rows are short: a tile of whole rows is one row to the kernel
+  std::string column_class;     // the class to compile when no existing variant fits
+  std::string long_class;       // that of longer rows, where these go across for being short; or ""
   std::int64_t elements = 0;
   std::int64_t scratch = 0;         // bytes that the kernel asks for
   std::int64_t scratch_offset = 0;  // into the workspace
@@ -65,7 +74,8 @@ NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t re
                       const std::vector<NestOperand>& operands);
 
 /// 'C', 'Z' or 'G'. Written operands are never 'Z'. A class string has one letter per operand; with
-/// a leading 'r' the letters speak of the row strides: vectors go across rows.
+/// a leading 'r' the letters speak of the row strides: vectors go across rows. Elementwise kernels
+/// have one class, all 'C': what they read may be broadcast, what is strided is packed.
 char column_letter(std::int64_t col_stride, DType dtype, bool write) noexcept;
 
 }  // namespace opkiln::core

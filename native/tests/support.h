@@ -86,8 +86,8 @@ inline char* element(const ArrayView& v, const std::vector<std::int64_t>& index)
   return p;
 }
 
-/// Registers out = 3 a + 5 b (elementwise) for every class of three operands.
-void add_linear_variants(Plan& plan, int kernel, DType dtype);
+/// Registers out = 3 a + 5 b (elementwise).
+void add_linear(Plan& plan, int kernel, DType dtype);
 /// Registers r = fold of (r * 31 + x), full = 2 x + r for operands (x, r, full); order matters.
 void add_fold_variants(Plan& plan, int kernel, DType dtype);
 

@@ -95,7 +95,7 @@ void linear_case(Rng& rng, DType dtype, const std::vector<std::int64_t>& shape, 
   fill(rng, &b);
   const auto plan =
       linear_plan(dtype, static_cast<int>(a.shape.size()), static_cast<int>(b.shape.size()));
-  add_linear_variants(*plan, 0, dtype);
+  add_linear(*plan, 0, dtype);
   const bool given = pick(rng, 0, 2) == 0;
   Strided out = given ? random_layout(rng, dtype, shape, false) : Strided{};
   const ArrayView args[2] = {a.view(), b.view()};
@@ -273,7 +273,7 @@ TEST(nest_reduction_tiles) {
 TEST(nest_order_is_numpys) {
   for (const NumpyCase& c : kNumpyCases) {
     const auto plan = linear_plan(DType::kI32, c.rank, c.rank);
-    add_linear_variants(*plan, 0, DType::kI32);
+    add_linear(*plan, 0, DType::kI32);
     std::int32_t data = 0;
     auto* p = reinterpret_cast<char*>(&data);
     const ArrayView args[2] = {{p, DType::kI32, c.rank, c.shape_a, c.strides_a},
@@ -288,37 +288,54 @@ TEST(nest_order_is_numpys) {
   }
 }
 
+TEST(nest_elementwise_tiles) {
+  // Lines longer than a tile, operands that lie across it, short rows by the thousand.
+  static const std::vector<std::int64_t> kShapes[] = {{3, 5000},   {40, 90},     {90, 40},
+                                                      {2, 3, 700}, {1500, 3},    {5, 300, 2},
+                                                      {33, 17, 5}, {257, 2, 16}, {70, 130}};
+  Rng rng(5);
+  for (int i = 0; i < 90; ++i) {
+    const auto& shape = kShapes[i % 9];
+    if (i % 4 == 0) linear_case<std::int8_t>(rng, DType::kI8, shape, true);
+    if (i % 4 == 1) linear_case<std::int16_t>(rng, DType::kI16, shape, true);
+    if (i % 4 == 2) linear_case<std::int32_t>(rng, DType::kI32, shape, true);
+    if (i % 4 == 3) linear_case<std::int64_t>(rng, DType::kI64, shape, true);
+  }
+}
+
 TEST(nest_classes) {
   // Fully contiguous of any rank is one run of columns; a column of another's row broadcasts.
   const auto plan = linear_plan(DType::kI32, 3, 3);
-  Strided a = dense(DType::kI32, {4, 5, 6}), b = dense(DType::kI32, {4, 5, 1});
-  const ArrayView same[2] = {a.view(), a.view()};
+  Strided a = dense(DType::kI32, {4, 5, 100}), b = dense(DType::kI32, {4, 5, 1});
+  const ArrayView same[2] = {a.view(), a.view()}, mixed[2] = {a.view(), b.view()};
   Instantiated made = instantiate(plan, same, nullptr);
   CHECK(!made.executor && made.missing.size() == 1 && made.missing[0].column_class == "CCC");
-  const ArrayView mixed[2] = {a.view(), b.view()};
   made = instantiate(plan, mixed, nullptr);
-  CHECK(made.missing.size() == 1 && made.missing[0].column_class == "CZC");
-  add_linear_variants(*plan, 0, DType::kI32);
-  made = instantiate(plan, same, nullptr);
-  CHECK(made.executor->nest(0).rows == 1 && made.executor->nest(0).args.cols == 120);
-  made = instantiate(plan, mixed, nullptr);
-  CHECK(made.executor->nest(0).rows == 20 && made.executor->nest(0).args.cols == 6);
-
-  // One column at most: whatever variant there is will do, and none is asked for twice.
-  const auto lone = linear_plan(DType::kI32, 1, 1);
-  Strided one = dense(DType::kI32, {1}), many = dense(DType::kI32, {9});
-  const ArrayView ones[2] = {one.view(), one.view()};
-  made = instantiate(lone, ones, nullptr);
   CHECK(made.missing.size() == 1 && made.missing[0].column_class == "CCC");
-  lone->add_variant(0, "GGG", reinterpret_cast<void*>(0x10));
-  made = instantiate(lone, ones, nullptr);
-  CHECK(made.executor && made.missing.empty());
-  const ArrayView wide[2] = {one.view(), many.view()};
-  made = instantiate(lone, wide, nullptr);
-  CHECK(made.missing.size() == 1 && made.missing[0].column_class == "ZCC");
+  add_linear(*plan, 0, DType::kI32);
+  const auto nest = [&](const ArrayView* args) {
+    made = instantiate(plan, args, nullptr);
+    return made.executor->nest(0);
+  };
+  CHECK(nest(same).rows == 1 && nest(same).args.cols == 2000 && nest(same).simple);
+  CHECK(nest(mixed).rows == 20 && nest(mixed).args.cols == 100 && nest(mixed).simple);
+
+  // What is strided is packed: by lines, by short rows, by tiles of an operand that lies across.
+  Strided wide = dense(DType::kI32, {4, 5, 200}), narrow = dense(DType::kI32, {4, 5, 6});
+  wide.shape[2] = 100, wide.strides[2] = 8;
+  const ArrayView strided[2] = {a.view(), wide.view()};
+  CHECK(nest(strided).npacks == 1 && !nest(strided).flat && nest(strided).tile_rows == 1);
+  wide.shape[2] = 6;
+  const ArrayView lean[2] = {narrow.view(), wide.view()};
+  CHECK(nest(lean).npacks == 1 && nest(lean).flat && nest(lean).tile_rows == 20);
+  Strided turned = dense(DType::kI32, {4, 5, 100});
+  turned.strides = {2000, 4, 20};
+  const ArrayView across[2] = {a.view(), turned.view()};
+  CHECK(nest(across).npacks == 1 && !nest(across).flat && nest(across).tile_rows == 5);
+  CHECK(nest(across).outer_count == 4);
 
   // No elements: nothing to launch, nothing to build.
-  Strided none = dense(DType::kI32, {0});
+  Strided none = dense(DType::kI32, {0}), one = dense(DType::kI32, {1});
   const ArrayView empty[2] = {none.view(), one.view()};
   made = instantiate(linear_plan(DType::kI32, 1, 1), empty, nullptr);
   CHECK(made.executor && !made.executor->launches() && made.executor->run() == 0);
@@ -428,7 +445,7 @@ TEST(nest_many_kernels_share_the_workspace) {
       reads.emplace_back(a, b);
     }
     plan->finish();
-    for (int k = 0; k < kernels; ++k) add_linear_variants(*plan, k, DType::kI32);
+    for (int k = 0; k < kernels; ++k) add_linear(*plan, k, DType::kI32);
     const std::int64_t size = pick(rng, 1, 40);
     Strided in = dense(DType::kI32, {size});
     fill(rng, &in);
@@ -510,7 +527,7 @@ TEST(nest_row_classes) {
 
 TEST(nest_bad_arguments) {
   const auto plan = linear_plan(DType::kI32, 1, 1);
-  add_linear_variants(*plan, 0, DType::kI32);
+  add_linear(*plan, 0, DType::kI32);
   Strided three = dense(DType::kI32, {3}), four = dense(DType::kI32, {4}),
           wrong = dense(DType::kI64, {3});
   const ArrayView clash[2] = {three.view(), four.view()};

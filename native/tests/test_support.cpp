@@ -18,16 +18,17 @@ std::int64_t step(const std::int64_t* strides, int operand) {
   return strides[operand];
 }
 
-template <class T, int kA, int kB, int kOut>
+/// Elementwise: what is read is dense or broadcast, what is written dense.
+template <class T>
 std::uint64_t linear(const KernelArgs* a, std::int64_t begin, std::int64_t end) {
+  for (int j = 0; j < 3; ++j) CHECK(a->col[j] == sizeof(T) || (j < 2 && a->col[j] == 0));
   for (std::int64_t r = begin; r < end; ++r) {
     const char *x = a->ptr[0] + r * a->row[0], *y = a->ptr[1] + r * a->row[1];
     char* out = a->ptr[2] + r * a->row[2];
     for (std::int64_t c = 0; c < a->cols; ++c)
-      store<T>(
-          out + c * step<T, kOut>(a->col, 2),
-          static_cast<T>(3 * static_cast<std::uint64_t>(load<T>(x + c * step<T, kA>(a->col, 0))) +
-                         5 * static_cast<std::uint64_t>(load<T>(y + c * step<T, kB>(a->col, 1)))));
+      store<T>(out + c * static_cast<std::int64_t>(sizeof(T)),
+               static_cast<T>(3 * static_cast<std::uint64_t>(load<T>(x + c * a->col[0])) +
+                              5 * static_cast<std::uint64_t>(load<T>(y + c * a->col[1]))));
   }
   return 0;
 }
@@ -62,15 +63,6 @@ std::uint64_t fold(const KernelArgs* a, std::int64_t begin, std::int64_t end) {
 using Fn = std::uint64_t (*)(const KernelArgs*, std::int64_t, std::int64_t);
 
 template <class T, int... kIds>
-void register_linear(Plan& plan, int kernel, std::integer_sequence<int, kIds...>) {
-  const Fn table[] = {&linear<T, kIds / 9, kIds / 3 % 3, kIds % 3>...};
-  for (int id = 0; id < 27; ++id) {
-    const std::string letters = {kLetters[id / 9], kLetters[id / 3 % 3], kLetters[id % 3]};
-    plan.add_variant(kernel, letters, reinterpret_cast<void*>(table[id]));
-  }
-}
-
-template <class T, int... kIds>
 void register_fold(Plan& plan, int kernel, std::integer_sequence<int, kIds...>) {
   const Fn columns[] = {&fold<T, kIds / 9, kIds / 3 % 3, kIds % 3, false>...};
   const Fn rows[] = {&fold<T, kIds / 9, kIds / 3 % 3, kIds % 3, true>...};
@@ -91,11 +83,12 @@ std::uint64_t probe(const KernelArgs*, std::int64_t, std::int64_t) {
 thread_local int probe_launches = 0;
 thread_local int probe_throw_at = -1;
 
-void add_linear_variants(Plan& plan, int kernel, DType dtype) {
-  const auto all = std::make_integer_sequence<int, 27>{};
-  if (dtype == DType::kI8) return register_linear<std::int8_t>(plan, kernel, all);
-  if (dtype == DType::kI32) return register_linear<std::int32_t>(plan, kernel, all);
-  register_linear<std::int64_t>(plan, kernel, all);
+void add_linear(Plan& plan, int kernel, DType dtype) {
+  const Fn fn = dtype == DType::kI8    ? &linear<std::int8_t>
+                : dtype == DType::kI16 ? &linear<std::int16_t>
+                : dtype == DType::kI32 ? &linear<std::int32_t>
+                                       : &linear<std::int64_t>;
+  plan.add_variant(kernel, "CCC", reinterpret_cast<void*>(fn));
 }
 
 void add_fold_variants(Plan& plan, int kernel, DType dtype) {

@@ -174,8 +174,8 @@ TEST(table_sheds_workspaces) {
   plan->kernel(second);
   plan->output_buffer(out);
   plan->finish();
-  add_linear_variants(*plan, 0, DType::kI32);
-  add_linear_variants(*plan, 1, DType::kI32);
+  add_linear(*plan, 0, DType::kI32);
+  add_linear(*plan, 1, DType::kI32);
   auto function = make_ref<FunctionState>();
   TableLimits limits;
   limits.workspace_bytes = 100000;
@@ -278,7 +278,7 @@ TEST(threads_share_a_plan_while_variants_arrive) {
       const ArrayView args[1] = {in.view()};
       for (int i = 0; i < 200; ++i) {
         if (instantiate(plan, args, nullptr).executor) ++worked;
-        if (i == 100) add_linear_variants(*plan, 0, DType::kI32);
+        if (i == 100) add_linear(*plan, 0, DType::kI32);
         if (i % 50 == 0) function->renew();
         ProbePlan own;
         call(own);

@@ -21,6 +21,13 @@ class ColumnPrinter(Printer):
         super().__init__(job, width)
         self.step = ACCUMULATORS if self.folds else width
         self.vectors = self.step // width
+        # What the loop of an elementwise kernel reads is dense, or one element for all lanes: all
+        # else is packed by the runtime.
+        self.spread: list[int] = []
+        if not self.kernel.reduced:
+            loops = [s for s in self.kernel.sections if s.kind == "loop"]
+            touched = {o for section in loops for o in self.touched(section)}
+            self.spread = sorted(o for o in touched if not self.kernel.operands[o].write)
 
     def fold_type(self, fold: k.Accumulate) -> str:
         """One row's accumulators."""
@@ -38,7 +45,11 @@ class ColumnPrinter(Printer):
             f"char *const *p, const i64 *cs, i64 steps, i64 valid, {self.name}_state &st) {{"
         ]
         lines += [f"  char *p{o} = p[{o}];" for o in walked]
-        lines += [f"  const i64 c{o} = cs[{o}];" for o in walked if self.classes[o] == "G"]
+        lines += [
+            f"  const i64 c{o} = cs[{o}];"
+            for o in walked
+            if self.classes[o] == "G" or o in self.spread
+        ]
         lines += [f"  {line}" for line in self.prologue(section, folds)]
         lines.append("  for (; steps > 0; --steps) {")
         for at in range(self.vectors):
@@ -120,7 +131,8 @@ class ColumnPrinter(Printer):
 
     def stride(self, o: int) -> str:
         """Bytes between elements."""
-        return str(self.kernel.operands[o].dtype.itemsize) if self.classes[o] == "C" else f"c{o}"
+        fixed = self.classes[o] == "C" and o not in self.spread
+        return str(self.kernel.operands[o].dtype.itemsize) if fixed else f"c{o}"
 
     def load(self, o: int, vector_index: int) -> str:
         """Load one vector of an operand."""
@@ -138,15 +150,30 @@ class ColumnPrinter(Printer):
         for section in self.kernel.sections:
             if section.kind == "once":
                 lines += [f"  {line}" for line in self.rowwise(section)]
+        if not self.kernel.reduced:
+            lines += [f"  {self.pad(o)}" for o in range(count)]
+        if self.spread:
+            dense = " && ".join(f"a->col[{o}]" for o in self.spread)
+            lines.append(f"  const bool spread = !({dense});")
         lines.append("  for (i64 r = row_begin; r < row_end; ++r) {")
         # The first row, the only one of small calls, needs no arithmetic and no copy.
-        lines.append("    if (r) {")
+        lines.append(f"    if (r{' || spread' if self.spread else ''}) {{")
         at_row = "moved[{0}] = a->ptr[{0}] + r * a->row[{0}];"
         if count <= UNROLLED:  # a loop here costs several nanoseconds a row
             lines += [f"      {at_row.format(i)}" for i in range(count)]
         else:
             lines.append(f"      for (int i = 0; i < {count}; ++i) {at_row.format('i')}")
         lines += ["      p = moved;", "    }"]
+        if self.spread:
+            lines.append("    if (spread) {  // one element in all lanes")
+            for o in self.spread:
+                kind = f"u{8 * self.kernel.operands[o].dtype.itemsize}"
+                at = f"pad{o}, moved[{o}]"
+                lines.append(
+                    f"      if (!a->col[{o}]) ok_pad<{kind}>({at}, 0, 0, {self.step}), "
+                    f"moved[{o}] = pad{o};"
+                )
+            lines.append("    }")
         index = 0
         for section in self.kernel.sections:
             if section.kind == "row":
@@ -211,6 +238,10 @@ class ColumnPrinter(Printer):
             lines.append(f"st.v{f.value} = {self.settled(f, total)};")
         return lines
 
+    def pad(self, o: int) -> str:
+        """Room for one step of an operand."""
+        return f"alignas(64) char pad{o}[{self.step * self.kernel.operands[o].dtype.itemsize}];"
+
     def rest(self, section: k.Section, used: list[int], call: str) -> list[str]:
         """The last elements of a row, padded to a step with copies of the first of them."""
         count = max(len(self.kernel.operands), 1)
@@ -220,13 +251,13 @@ class ColumnPrinter(Printer):
         lines = [f"char *t[{count}];", f"i64 ts[{count}];"]
         lines += [f"t[{o}] = q[{o}];" for o in used if o not in moved]
         for o in moved:
-            lines.append(f"alignas(64) char pad{o}[{self.step * sizes[o]}];")
+            if self.kernel.reduced:
+                lines.append(self.pad(o))
             lines.append(f"t[{o}] = pad{o}, ts[{o}] = {sizes[o]};")
             if o not in written:
                 at = f"q[{o}] + whole * {self.step} * a->col[{o}]"
-                lines.append(
-                    f"ok_pad<u{8 * sizes[o]}>(pad{o}, {at}, a->col[{o}], rest, {self.step});"
-                )
+                fill = f"ok_pad<u{8 * sizes[o]}>(pad{o}, {at}, a->col[{o}], rest, {self.step});"
+                lines.append(f"if (a->col[{o}]) {fill}" if o in self.spread else fill)
         lines.append(f"{call}(t, ts, 1, rest, st);")
         for o in moved:
             if o in written:

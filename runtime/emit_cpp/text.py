@@ -19,7 +19,7 @@ class Job:
 
     One letter per operand: C contiguous, Z zero stride, G general. They speak of the columns; after
     a leading "r" they speak of the rows, and the kernel reduces a panel of neighbouring rows at a
-    time.
+    time. Elementwise kernels have C alone, and tell the zero stride by themselves.
     """
 
     symbol: str
@@ -247,4 +247,4 @@ class Printer(ABC):
 
     def entry_tail(self) -> list[str]:
         """Return of the fault bits."""
-        return [f"  return {'ok_fault_bits(st.fault)' if self.faulting else '0'};", "}"]
+        return [f"  return ok_leave({'ok_fault_bits(st.fault)' if self.faulting else '0'});", "}"]

@@ -5,9 +5,11 @@
 
 // Names are plain C: a kernel and its caller may come from different compilers.
 struct ok_args {
-  char* const* ptr;        // one per operand: first element of this tile
-  const int64_t* row;      // byte stride per operand along the row axis (0 = broadcast)
-  const int64_t* col;      // byte stride per operand along the column axis
+  char* const* ptr;    // one per operand: first element of this tile
+  const int64_t* row;  // byte stride per operand along the row axis (0 = broadcast)
+  // Byte stride per operand along the column axis. Of elementwise kernels the item size, or 0 for
+  // what is read and broadcast: the caller packs all else.
+  const int64_t* col;
   const uint64_t* scalar;  // one 8-byte slot per scalar, value in the low bytes (bool: 0 or 1)
   int64_t cols;            // extent of the column axis
   // Of reductions: columns lie in runs of `run`, a multiple of 32 or all of them.

@@ -11,12 +11,16 @@
 // 0, so that idle lanes compute what a valid lane computes and can raise no fault of their own.
 #ifdef OK_AVX512
 template <class T>
-constexpr bool ok_masked = sizeof(Vec<T>) == 64 && sizeof(T) >= 4;
+constexpr bool ok_masked = sizeof(Vec<T>) == 64;
 template <class T>
 OK_FN Vec<T> ok_load_masked(const char* p, i64 count) {
   const u64 mask = ((u64)1 << count) - 1;
   const Vec<T> first = ok_splat<T>(*(const typename ok_vec<T>::one*)p);
-  if constexpr (sizeof(T) == 4)
+  if constexpr (sizeof(T) == 1)
+    return (Vec<T>)__builtin_ia32_loaddquqi512_mask(p, (ok_c64)first, mask);
+  else if constexpr (sizeof(T) == 2)
+    return (Vec<T>)__builtin_ia32_loaddquhi512_mask((const short*)p, (ok_s64)first, mask);
+  else if constexpr (sizeof(T) == 4)
     return (Vec<T>)__builtin_ia32_loaddqusi512_mask((const int*)p, (ok_i64)first, mask);
   else
     return (Vec<T>)__builtin_ia32_loaddqudi512_mask((const long long*)p, (ok_l64)first, mask);
@@ -24,7 +28,11 @@ OK_FN Vec<T> ok_load_masked(const char* p, i64 count) {
 template <class V>
 OK_FN void ok_store_masked(char* p, V v, i64 count) {
   const u64 mask = ((u64)1 << count) - 1;
-  if constexpr (sizeof(ok_elt<V>) == 4)
+  if constexpr (sizeof(ok_elt<V>) == 1)
+    __builtin_ia32_storedquqi512_mask(p, (ok_c64)v, mask);
+  else if constexpr (sizeof(ok_elt<V>) == 2)
+    __builtin_ia32_storedquhi512_mask((short*)p, (ok_s64)v, mask);
+  else if constexpr (sizeof(ok_elt<V>) == 4)
     __builtin_ia32_storedqusi512_mask((int*)p, (ok_i64)v, mask);
   else
     __builtin_ia32_storedqudi512_mask((long long*)p, (ok_l64)v, mask);
@@ -37,6 +45,14 @@ Vec<T> ok_load_masked(const char* p, i64 count);
 template <class V>
 void ok_store_masked(char* p, V v, i64 count);
 #endif
+// The caller's code may be older than AVX: it would wait for what the upper halves of the vector
+// registers held. The compiler clears them by itself from -O2 on.
+OK_FN u64 ok_leave(u64 faults) {
+#if defined(__AVX__)
+  __builtin_ia32_vzeroupper();
+#endif
+  return faults;
+}
 // The rest of a row is padded to a whole step.
 template <class T>
 static OK_OPAQUE void ok_pad(char* to, const char* from, i64 stride, i64 count, i64 total) {

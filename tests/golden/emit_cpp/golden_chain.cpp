@@ -17,6 +17,9 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 
   char *p1 = p[1];
   char *p2 = p[2];
   char *p3 = p[3];
+  const i64 c0 = cs[0];
+  const i64 c1 = cs[1];
+  const i64 c2 = cs[2];
   for (; steps > 0; --steps) {
     {
       const auto v0 = ok_load<f32>(p0);
@@ -29,9 +32,9 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 
       const auto v7 = v6 - v1;
       ok_store(p3, v7);
     }
-    p0 += 16 * 4;
-    p1 += 16 * 4;
-    p2 += 16 * 4;
+    p0 += 16 * c0;
+    p1 += 16 * c1;
+    p2 += 16 * c2;
     p3 += 16 * 4;
   }
   (void)valid;
@@ -41,13 +44,23 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
   st.scalar = a->scalar;
   const i64 n = a->cols;
   char *moved[4], *const *p = a->ptr;
+  alignas(64) char pad0[64];
+  alignas(64) char pad1[64];
+  alignas(64) char pad2[64];
+  alignas(64) char pad3[64];
+  const bool spread = !(a->col[0] && a->col[1] && a->col[2]);
   for (i64 r = row_begin; r < row_end; ++r) {
-    if (r) {
+    if (r || spread) {
       moved[0] = a->ptr[0] + r * a->row[0];
       moved[1] = a->ptr[1] + r * a->row[1];
       moved[2] = a->ptr[2] + r * a->row[2];
       moved[3] = a->ptr[3] + r * a->row[3];
       p = moved;
+    }
+    if (spread) {  // one element in all lanes
+      if (!a->col[0]) ok_pad<u32>(pad0, moved[0], 0, 0, 16), moved[0] = pad0;
+      if (!a->col[1]) ok_pad<u32>(pad1, moved[1], 0, 0, 16), moved[1] = pad1;
+      if (!a->col[2]) ok_pad<u32>(pad2, moved[2], 0, 0, 16), moved[2] = pad2;
     }
     {
       const i64 m = n;
@@ -57,21 +70,17 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       if (rest) {
         char *t[4];
         i64 ts[4];
-        alignas(64) char pad0[64];
         t[0] = pad0, ts[0] = 4;
-        ok_pad<u32>(pad0, q[0] + whole * 16 * a->col[0], a->col[0], rest, 16);
-        alignas(64) char pad1[64];
+        if (a->col[0]) ok_pad<u32>(pad0, q[0] + whole * 16 * a->col[0], a->col[0], rest, 16);
         t[1] = pad1, ts[1] = 4;
-        ok_pad<u32>(pad1, q[1] + whole * 16 * a->col[1], a->col[1], rest, 16);
-        alignas(64) char pad2[64];
+        if (a->col[1]) ok_pad<u32>(pad1, q[1] + whole * 16 * a->col[1], a->col[1], rest, 16);
         t[2] = pad2, ts[2] = 4;
-        ok_pad<u32>(pad2, q[2] + whole * 16 * a->col[2], a->col[2], rest, 16);
-        alignas(64) char pad3[64];
+        if (a->col[2]) ok_pad<u32>(pad2, q[2] + whole * 16 * a->col[2], a->col[2], rest, 16);
         t[3] = pad3, ts[3] = 4;
         ok_k0_loop0(t, ts, 1, rest, st);
         ok_unpad<u32>(q[3] + whole * 16 * a->col[3], a->col[3], pad3, rest);
       }
     }
   }
-  return 0;
+  return ok_leave(0);
 }

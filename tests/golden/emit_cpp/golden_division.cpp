@@ -12,6 +12,8 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 
   char *p0 = p[0];
   char *p1 = p[1];
   char *p2 = p[2];
+  const i64 c0 = cs[0];
+  const i64 c1 = cs[1];
   ok_fault_t fault = st.fault;
   for (; steps > 0; --steps) {
     {
@@ -20,8 +22,8 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 
       const auto v2 = ok_floordiv(v0, v1, fault);
       ok_store(p2, v2);
     }
-    p0 += 16 * 4;
-    p1 += 16 * 4;
+    p0 += 16 * c0;
+    p1 += 16 * c1;
     p2 += 16 * 4;
   }
   st.fault = fault;
@@ -33,12 +35,20 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
   const i64 n = a->cols;
   char *moved[3], *const *p = a->ptr;
   st.fault = ok_fault_t{};
+  alignas(64) char pad0[64];
+  alignas(64) char pad1[64];
+  alignas(64) char pad2[64];
+  const bool spread = !(a->col[0] && a->col[1]);
   for (i64 r = row_begin; r < row_end; ++r) {
-    if (r) {
+    if (r || spread) {
       moved[0] = a->ptr[0] + r * a->row[0];
       moved[1] = a->ptr[1] + r * a->row[1];
       moved[2] = a->ptr[2] + r * a->row[2];
       p = moved;
+    }
+    if (spread) {  // one element in all lanes
+      if (!a->col[0]) ok_pad<u32>(pad0, moved[0], 0, 0, 16), moved[0] = pad0;
+      if (!a->col[1]) ok_pad<u32>(pad1, moved[1], 0, 0, 16), moved[1] = pad1;
     }
     {
       const i64 m = n;
@@ -48,18 +58,15 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       if (rest) {
         char *t[3];
         i64 ts[3];
-        alignas(64) char pad0[64];
         t[0] = pad0, ts[0] = 4;
-        ok_pad<u32>(pad0, q[0] + whole * 16 * a->col[0], a->col[0], rest, 16);
-        alignas(64) char pad1[64];
+        if (a->col[0]) ok_pad<u32>(pad0, q[0] + whole * 16 * a->col[0], a->col[0], rest, 16);
         t[1] = pad1, ts[1] = 4;
-        ok_pad<u32>(pad1, q[1] + whole * 16 * a->col[1], a->col[1], rest, 16);
-        alignas(64) char pad2[64];
+        if (a->col[1]) ok_pad<u32>(pad1, q[1] + whole * 16 * a->col[1], a->col[1], rest, 16);
         t[2] = pad2, ts[2] = 4;
         ok_k0_loop0(t, ts, 1, rest, st);
         ok_unpad<u32>(q[2] + whole * 16 * a->col[2], a->col[2], pad2, rest);
       }
     }
   }
-  return ok_fault_bits(st.fault);
+  return ok_leave(ok_fault_bits(st.fault));
 }

@@ -110,5 +110,5 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       *(u8 *)p[2] = (u8)(v4[0] & 1);
     }
   }
-  return 0;
+  return ok_leave(0);
 }

@@ -73,5 +73,5 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       *(ok_vec<i32>::one *)p[1] = v1[0];
     }
   }
-  return 0;
+  return ok_leave(0);
 }

@@ -157,5 +157,5 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       *(ok_vec<f32>::one *)p[2] = v9[0];
     }
   }
-  return 0;
+  return ok_leave(0);
 }

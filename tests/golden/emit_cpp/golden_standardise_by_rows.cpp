@@ -198,5 +198,5 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       }
     }
   }
-  return 0;
+  return ok_leave(0);
 }

@@ -14,6 +14,7 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 
   char *p0 = p[0];
   char *p1 = p[1];
   char *p2 = p[2];
+  const i64 c0 = cs[0];
   const auto v2 = ok_splat<u8>((u8)4ul);
   for (; steps > 0; --steps) {
     {
@@ -23,7 +24,7 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 
       const auto v3 = v1 < v2;
       ok_store_bool(p2, v3);
     }
-    p0 += 64 * 1;
+    p0 += 64 * c0;
     p1 += 64 * 1;
     p2 += 64 * 1;
   }
@@ -36,12 +37,19 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
   char *moved[3], *const *p = a->ptr;
   {
   }
+  alignas(64) char pad0[64];
+  alignas(64) char pad1[64];
+  alignas(64) char pad2[64];
+  const bool spread = !(a->col[0]);
   for (i64 r = row_begin; r < row_end; ++r) {
-    if (r) {
+    if (r || spread) {
       moved[0] = a->ptr[0] + r * a->row[0];
       moved[1] = a->ptr[1] + r * a->row[1];
       moved[2] = a->ptr[2] + r * a->row[2];
       p = moved;
+    }
+    if (spread) {  // one element in all lanes
+      if (!a->col[0]) ok_pad<u8>(pad0, moved[0], 0, 0, 64), moved[0] = pad0;
     }
     {
       const i64 m = n;
@@ -51,12 +59,9 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       if (rest) {
         char *t[3];
         i64 ts[3];
-        alignas(64) char pad0[64];
         t[0] = pad0, ts[0] = 1;
-        ok_pad<u8>(pad0, q[0] + whole * 64 * a->col[0], a->col[0], rest, 64);
-        alignas(64) char pad1[64];
+        if (a->col[0]) ok_pad<u8>(pad0, q[0] + whole * 64 * a->col[0], a->col[0], rest, 64);
         t[1] = pad1, ts[1] = 1;
-        alignas(64) char pad2[64];
         t[2] = pad2, ts[2] = 1;
         ok_k0_loop0(t, ts, 1, rest, st);
         ok_unpad<u8>(q[1] + whole * 64 * a->col[1], a->col[1], pad1, rest);
@@ -64,5 +69,5 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       }
     }
   }
-  return 0;
+  return ok_leave(0);
 }

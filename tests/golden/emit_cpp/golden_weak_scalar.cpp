@@ -17,6 +17,8 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 
   char *p0 = p[0];
   char *p1 = p[1];
   char *p2 = p[2];
+  const i64 c0 = cs[0];
+  const i64 c1 = cs[1];
   const auto v3 = ok_splat<f64>(*(const ok_vec<f64>::one *)(st.scalar + 0));
   const auto v4 = st.v4;
   for (; steps > 0; --steps) {
@@ -28,8 +30,8 @@ static OK_OPAQUE void ok_k0_loop0(char *const *p, const i64 *cs, i64 steps, i64 
       const auto v6 = ok_sel(v0, v5, v3);
       ok_store(p2, v6);
     }
-    p0 += 8 * 1;
-    p1 += 8 * 4;
+    p0 += 8 * c0;
+    p1 += 8 * c1;
     p2 += 8 * 8;
   }
   (void)valid;
@@ -43,12 +45,20 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
     const auto v3 = ok_splat<f64>(*(const ok_vec<f64>::one *)(st.scalar + 0));
     const auto v4 = st.v4 = ok_sqrt(v3);
   }
+  alignas(64) char pad0[8];
+  alignas(64) char pad1[32];
+  alignas(64) char pad2[64];
+  const bool spread = !(a->col[0] && a->col[1]);
   for (i64 r = row_begin; r < row_end; ++r) {
-    if (r) {
+    if (r || spread) {
       moved[0] = a->ptr[0] + r * a->row[0];
       moved[1] = a->ptr[1] + r * a->row[1];
       moved[2] = a->ptr[2] + r * a->row[2];
       p = moved;
+    }
+    if (spread) {  // one element in all lanes
+      if (!a->col[0]) ok_pad<u8>(pad0, moved[0], 0, 0, 8), moved[0] = pad0;
+      if (!a->col[1]) ok_pad<u32>(pad1, moved[1], 0, 0, 8), moved[1] = pad1;
     }
     {
       const i64 m = n;
@@ -58,18 +68,15 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       if (rest) {
         char *t[3];
         i64 ts[3];
-        alignas(64) char pad0[8];
         t[0] = pad0, ts[0] = 1;
-        ok_pad<u8>(pad0, q[0] + whole * 8 * a->col[0], a->col[0], rest, 8);
-        alignas(64) char pad1[32];
+        if (a->col[0]) ok_pad<u8>(pad0, q[0] + whole * 8 * a->col[0], a->col[0], rest, 8);
         t[1] = pad1, ts[1] = 4;
-        ok_pad<u32>(pad1, q[1] + whole * 8 * a->col[1], a->col[1], rest, 8);
-        alignas(64) char pad2[64];
+        if (a->col[1]) ok_pad<u32>(pad1, q[1] + whole * 8 * a->col[1], a->col[1], rest, 8);
         t[2] = pad2, ts[2] = 8;
         ok_k0_loop0(t, ts, 1, rest, st);
         ok_unpad<u64>(q[2] + whole * 8 * a->col[2], a->col[2], pad2, rest);
       }
     }
   }
-  return 0;
+  return ok_leave(0);
 }
