@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.values import DTYPES, SPECIALS, kind_of, same_bits
 from tests.tracing import check
+from tests.values import DTYPES, SPECIALS, kind_of, same_bits
 
 import opkiln as ok
 from opkiln.runtime import bodies
