@@ -72,7 +72,8 @@ def test_integer_rows_where_they_wrap(dtype: np.dtype[Any]) -> None:
     info = np.iinfo(dtype)
     shifts = [1 << k for k in range(8 * dtype.itemsize - (dtype.kind == "i"))]
     a, b = pairs(
-        np.array([*SPECIALS[kind_of(dtype)](dtype), *shifts], dtype), np.array([6, 12, info.max, *shifts], dtype)
+        np.array([*SPECIALS[kind_of(dtype)](dtype), *shifts], dtype),
+        np.array([6, 12, info.max, *shifts], dtype),
     )
 
     def chain(a: Any, b: Any) -> Any:
