@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from opkiln.runtime.bodies import every_body
+from opkiln.runtime.bodies import every_body, head
 
 ROOT = Path(__file__).parents[1]
 UNARY = [
@@ -35,7 +35,7 @@ def build(folder: Path, dtype: str) -> Path:
     tool = (ROOT / "benchmarks" / "native" / "ulp.cpp").read_text()
     source = folder / f"{dtype}.cpp"
     # The tool's headers come first: the bodies' short type names are not for them.
-    source.write_text(f"#define OK_N {LANES[dtype]}\n" + weave(tool, text))
+    source.write_text(head(LANES[dtype]) + weave(tool, text))
     program = source.with_suffix("")
     libraries = ["-lmvec", "-lm"] if dtype == "f32" else ["-lm"]
     subprocess.run(["g++", *FLAGS, str(source), "-o", str(program), *libraries], check=True)

@@ -23,7 +23,7 @@ except ImportError:
 SCHEMA = 1
 
 # What a key may hold.
-_Atom = bool | Enum | int | float | str | bytes | np.dtype[Any] | np.generic
+_Atom = bool | Enum | int | float | complex | str | bytes | np.dtype[Any] | np.generic
 Key: TypeAlias = "_Atom | tuple[Key, ...] | OpDef | None"
 
 
@@ -46,6 +46,8 @@ def encode(value: Key) -> bytes:
             tag, body = b"I", str(value).encode()
         case float():
             tag, body = b"F", struct.pack("<d", value)
+        case complex():
+            tag, body = b"C", struct.pack("<dd", value.real, value.imag)
         case str():
             tag, body = b"S", value.encode("utf-8", "surrogatepass")
         case bytes():
@@ -142,8 +144,8 @@ class OpRow:
 
     `expr` is C++ over vectors: {0}, {1}, {2} are the operands, {f} the fault accumulator. A section
     of native/include/opkiln/bodies/ that the text names is pasted into the kernel. `exprs`
-    overrides it by kind of the first operand ("b", "i", "u", "f"), or by the kinds of both where
-    they differ ("iu", "ui").
+    overrides it by kind of the first operand ("b", "i", "u", "f", "c"), or by the kinds of both
+    where they differ ("iu", "ui"). Over complex operands a gradient rule does not hold.
     """
 
     name: str
@@ -162,7 +164,7 @@ class OpRow:
     cost: float = 1.0  # about: quarter nanoseconds per float32 element, for fusion and the GIL
     faults: int = 0  # fault bits the body may raise (native/include/opkiln/kernel.h)
     half: str = "float32"  # compute type of half operands, rounded after the op
-    complex: str | None = None  # expression over complex operands, once they exist
+    complex: str = ""  # exactness over complex operands, where it differs: bound | modulus
     accepts: str = "biuf"  # operand kinds with a body
     doc: str = ""
 
@@ -171,6 +173,13 @@ class OpRow:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    def exactness_of(self, kind: str) -> str:
+        """How exact the row is over operands of this kind.
+
+        Complex rows of "modulus" err by 16 eps of the result's modulus at most.
+        """
+        return (self.complex or self.exactness) if kind == "c" else self.exactness
 
     def body(self, kind: str) -> str:
         """The expression for operands of this kind."""

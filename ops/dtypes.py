@@ -11,7 +11,7 @@ class DType(NamedTuple):
     """One element type.
 
     Values of half types live in registers as float32 that the half type holds exactly, times as
-    int64.
+    int64, complex values as two vectors of their parts.
     """
 
     name: str
@@ -41,8 +41,8 @@ _ROWS = (
     DType("float64", "f", 8, "f64", "", True),
     DType("float16", "f", 2, "f32", "_f16", False),
     DType("bfloat16", "f", 2, "f32", "_bf16", False),
-    DType("complex64", "c", 8, "c64", "", False),
-    DType("complex128", "c", 16, "c128", "", False),
+    DType("complex64", "c", 8, "c64", "_complex<c64>", True),
+    DType("complex128", "c", 16, "c128", "_complex<c128>", True),
     DType("datetime64", "M", 8, "i64", "", True),
     DType("timedelta64", "m", 8, "i64", "", True),
 )
@@ -56,6 +56,11 @@ def find_row(dtype: np.dtype[np.generic]) -> DType | None:
     """The row of a NumPy dtype that opkiln computes in; every unit of time has the same."""
     row = DTYPES.get(dtype.name if dtype.kind not in "mM" else dtype.type.__name__)
     return row if row is not None and row.supported else None
+
+
+def part_of(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+    """The dtype of the real and imaginary parts; of a real dtype the dtype itself."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
 def dtype_row(dtype: np.dtype[np.generic]) -> DType:

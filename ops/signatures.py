@@ -1,6 +1,6 @@
 """Dtype rules of rows: operand dtypes in, NumPy's own answer out.
 
-A weak scalar stands for its dtype as the Python type int or float.
+A weak scalar stands for its dtype as the Python type int, float or complex.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from opkiln.ops.defs import OpRow, Signature
+from opkiln.ops.dtypes import part_of
 
 BOOL = np.dtype(np.bool_)
 
@@ -55,7 +56,7 @@ def logical(row: OpRow, operands: tuple[Any, ...]) -> Signature:
 def select(row: OpRow, operands: tuple[Any, ...]) -> Signature:
     """np.where: a bool, then two operands of their common dtype."""
     del row
-    weak = {int: 0, float: 0.0}
+    weak = {int: 0, float: 0.0, complex: 0j}
     common = np.result_type(*(weak.get(d, d) for d in operands[1:]))
     return (BOOL, common, common), common
 
@@ -81,6 +82,28 @@ def inexact(row: OpRow, operands: tuple[Any, ...]) -> Signature:
 
 
 def like_positive(row: OpRow, operands: tuple[Any, ...]) -> Signature:
-    """The operand's dtype stays; like the unary plus, refused for bool."""
-    del row
-    return _resolve(np.positive, operands)
+    """The operand's dtype stays; like the unary plus, refused for bool.
+
+    Raises:
+        TypeError: the dtype is no real number.
+    """
+    found = _resolve(np.positive, operands)
+    if found[1].kind == "c":
+        raise TypeError(f"{row.name} does not take {found[1].name}: complex numbers have no order")
+    return found
+
+
+def part(row: OpRow, operands: tuple[Any, ...]) -> Signature:
+    """The real or imaginary part of a complex value."""
+    if getattr(operands[0], "kind", "") != "c":
+        raise TypeError(f"{row.name}: expected a complex operand, got {operands[0]}")
+    return operands, part_of(operands[0])
+
+
+def from_parts(row: OpRow, operands: tuple[Any, ...]) -> Signature:
+    """A complex value of two real ones."""
+    weak = {int: 0, float: 0.0, complex: 0j}
+    real = np.result_type(*(weak.get(d, d) for d in operands), 0.0)
+    if real.kind != "f":
+        raise TypeError(f"{row.name}: expected real operands, got {real.name}")
+    return (real, real), np.result_type(real, 1j)

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from opkiln.ops.dtypes import dtype_row
+from opkiln.ops.dtypes import dtype_row, part_of
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime import kernel as k
 
@@ -70,6 +70,11 @@ def closure(text: Iterable[str], target: str = "bodies") -> list[str]:
     return order
 
 
+def head(lanes: int) -> str:
+    """What the sections take as given: the number of lanes, and their indices as a list."""
+    return f"#define OK_N {lanes}\n#define OK_IOTA {', '.join(map(str, range(lanes)))}\n"
+
+
 def every_body() -> str:
     """All sections in an order that compiles, for tools that measure them."""
     return "\n".join(sections()[name][1] for name in closure(functions()))
@@ -95,24 +100,36 @@ def expression(kernel: k.Kernel, s: k.Statement) -> str:
             mixed = "".join(kinds) if len(set(kinds)) > 1 and kinds[0] != "b" else kinds[0]
             return ELEMENTWISE[name].body(mixed).format(*(f"v{a}" for a in args), f="fault")
         case k.Convert(value, arg):
-            source, target = kernel.dtypes[arg], kernel.dtypes[value]
-            if source == target:
-                return f"v{arg}"
-            if source.kind == "b":
-                return f"ok_cast_from_bool<{scalar(target)}>(v{arg})"
-            return (
-                f"ok_to_bool(v{arg})"
-                if target.kind == "b"
-                else f"ok_cast<{scalar(target)}>(v{arg})"
-            )
+            return _converted(f"v{arg}", kernel.dtypes[arg], kernel.dtypes[value])
         case k.Const(_, constant):
             return literal(constant)
         case _:
             return ""
 
 
+def _converted(text: str, source: k.DT, target: k.DT) -> str:
+    """A value of `source` as one of `target`."""
+    if source == target:
+        return text
+    if target.kind == "b":
+        return f"ok_to_bool({text})"
+    if source.kind == "c":
+        parts = [_converted(f"{text}.{p}", part_of(source), part_of(target)) for p in ("re", "im")]
+        return f"ok_complex({', '.join(parts)})" if target.kind == "c" else parts[0]
+    if target.kind == "c":
+        return f"ok_complex({_converted(text, source, part_of(target))})"
+    function = "ok_cast_from_bool" if source.kind == "b" else "ok_cast"
+    return f"{function}<{scalar(target)}>({text})"
+
+
 def scalar(dtype: k.DT) -> str:
     return dtype_row(dtype).cxx
+
+
+def memory(dtype: k.DT) -> str:
+    """What follows ok_load and the like in the name of the function for this dtype."""
+    row = dtype_row(dtype)
+    return row.memory or f"<{row.cxx}>"
 
 
 def literal(constant: np.generic) -> str:
@@ -120,11 +137,20 @@ def literal(constant: np.generic) -> str:
     if constant.dtype.kind == "b":
         return f"ok_splat_bool({int(constant)})"
     kind = scalar(constant.dtype)
-    bits = int.from_bytes(constant.tobytes(), "little")
+    if constant.dtype.kind == "c":
+        parts = ", ".join(_bits(part) for part in (constant.real, constant.imag))
+        return f"ok_splat_complex({kind}{{{parts}}})"
     if constant.dtype.kind == "f":
-        suffix = "u" if constant.dtype.itemsize == 4 else "ul"
-        return f"ok_splat<{kind}>(__builtin_bit_cast({kind}, {bits:#x}{suffix}))"
+        return f"ok_splat<{kind}>({_bits(constant)})"
+    bits = int.from_bytes(constant.tobytes(), "little")
     return f"ok_splat<{kind}>(({kind}){bits}ul)"
+
+
+def _bits(number: np.generic) -> str:
+    """A float by its bits."""
+    suffix = "u" if number.dtype.itemsize == 4 else "ul"
+    bits = int.from_bytes(number.tobytes(), "little")
+    return f"__builtin_bit_cast({scalar(number.dtype)}, {bits:#x}{suffix})"
 
 
 def identity(row: str, dtype: k.DT) -> str:

@@ -242,7 +242,7 @@ def _evaluate_host(
 # ---- arrays ----
 
 
-def from_host(value: Number, dtype: np.dtype[Any], mode: str) -> Array:
+def from_host(value: Number | complex, dtype: np.dtype[Any], mode: str) -> Array:
     """A Python number as a 0-d array of `dtype`, by one of FromHost's modes.
 
     Raises:
@@ -257,16 +257,16 @@ def from_host(value: Number, dtype: np.dtype[Any], mode: str) -> Array:
                 value = min(max(value, info.min), info.max)
             else:
                 value = (value - info.min) % 2**info.bits + info.min
-    if dtype.kind == "f":
+    if dtype.kind in "fc" and isinstance(value, int):
         try:
             value = float(value)
         except OverflowError:
             raise HostRangeError(f"Python integer too large to convert to {dtype.name}") from None
     with np.errstate(all="ignore"):
-        return np.array(value).astype(dtype) if dtype.kind == "f" else np.array(value, dtype)
+        return np.array(value).astype(dtype) if dtype.kind in "fc" else np.array(value, dtype)
 
 
-def scalar(value: Number, dtype: np.dtype[Any], mode: str) -> np.generic:
+def scalar(value: Number | complex, dtype: np.dtype[Any], mode: str) -> np.generic:
     """As `from_host`, a NumPy scalar."""
     return cast("np.generic", from_host(value, dtype, mode)[()])
 
@@ -323,11 +323,19 @@ def _broadcast_to(op: p.BroadcastTo, args: list[Any], node: Node) -> Array:
     return np.broadcast_to(x, shape)
 
 
+def _cast(op: p.Cast, args: list[Array], node: Node) -> Array:
+    del node
+    (x,) = args
+    if x.dtype.kind == "c" and op.dtype.kind not in "cb":
+        x = np.real(x)  # as NumPy, which warns of it; kernels warn of nothing
+    return x.astype(op.dtype)
+
+
 _ARRAY_FN: dict[type[OpDef], Callable[[Any, list[Any], Node], Array]] = {
     p.Constant: lambda op, args, node: np.asarray(op.value),
     p.FromHost: lambda op, args, node: from_host(args[0], op.dtype, op.mode),
     p.Elementwise: _elementwise,
-    p.Cast: lambda op, args, node: args[0].astype(op.dtype),
+    p.Cast: _cast,
     p.Reinterpret: lambda op, args, node: args[0].view(op.dtype),
     p.Reduce: _reduce,
     p.Transpose: lambda op, args, node: args[0].transpose(op.perm),

@@ -17,6 +17,7 @@ import numpy as np
 
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpDef
+from opkiln.ops.dtypes import part_of
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime.errors import OpkilnError
 from opkiln.runtime.graph import Graph, Node, const_value, host_const, make, topological
@@ -61,7 +62,7 @@ def _fold_from_host(node: Node) -> Node | None:
 
 def _settled(value: np.generic, node: Node) -> bool:
     """Whether every kernel has NumPy's bits: NaN's are not gated, nor some rows' signs of zero."""
-    if value.dtype.kind == "f" and value != value:  # noqa: PLR0124
+    if value.dtype.kind in "fc" and value != value:  # noqa: PLR0124
         return False
     gated = not ELEMENTWISE[_row(node) or ""].ungated
     return gated or bool(value != 0) or value.dtype.kind != "f"
@@ -72,7 +73,7 @@ def _fold_elementwise(node: Node) -> Node | None:
     name = _row(node)
     if name is None or any(_constant(s) is None for s in node.src):
         return None
-    if ELEMENTWISE[name].exactness != "exact":
+    if ELEMENTWISE[name].exactness_of(node.src[0].dtype.kind) != "exact":
         return None
     faults: list[int] = []
     try:
@@ -87,11 +88,12 @@ def _fold_cast(node: Node) -> Node | None:
     if not isinstance(node.op, p.Cast):
         return None
     value = _constant(node.src[0])
-    if value is None or (value.dtype.kind == "f" and value != value):  # noqa: PLR0124
+    if value is None or (value.dtype.kind in "fc" and value != value):  # noqa: PLR0124
         return None
-    if value.dtype.kind == "f" and node.dtype.kind in "iu":
+    if value.dtype.kind in "fc" and node.dtype.kind in "iu":
         info = np.iinfo(node.dtype)
-        if not info.min <= int(value) <= info.max if np.isfinite(value) else True:
+        real = value.real
+        if not info.min <= int(real) <= info.max if np.isfinite(real) else True:
             return None
     return make(p.Constant(interpret(Graph((), (node,)), ())[0]))
 
@@ -106,8 +108,9 @@ def lossless(source: DT, target: DT) -> bool:
     """
     if source == target or source.kind == "b":
         return True
-    if target.kind == "b":
+    if target.kind == "b" or (source.kind == "c" and target.kind != "c"):
         return False
+    source, target = part_of(source), part_of(target)
     if source.kind == "f":
         return target.kind == "f" and target.itemsize >= source.itemsize
     bits = 8 * source.itemsize - (source.kind == "i")
@@ -135,7 +138,7 @@ def _cast_chain(node: Node) -> Node | None:
     if not lossless(source.dtype, middle.dtype):
         return None
     through_float = (
-        middle.dtype.kind == "f" and node.dtype.kind in "iu" and source.dtype.kind != "f"
+        middle.dtype.kind in "fc" and node.dtype.kind in "iu" and source.dtype.kind not in "fc"
     )
     if through_float and not lossless(source.dtype, node.dtype):
         return None
@@ -143,10 +146,12 @@ def _cast_chain(node: Node) -> Node | None:
 
 
 def _positive(node: Node) -> Node | None:
-    return node.src[0] if _row(node) == "positive" else None
+    """+x, and the conjugate of a real value."""
+    real = _row(node) == "conjugate" and node.dtype.kind != "c"
+    return node.src[0] if real or _row(node) == "positive" else None
 
 
-_INVOLUTIONS = {"negative", "invert", "logical_not"}
+_INVOLUTIONS = {"negative", "invert", "logical_not", "conjugate"}
 _IDEMPOTENT = {"floor", "ceil", "trunc", "rint", "absolute", "sign"}
 _SAME_OPERANDS = {"maximum", "minimum", "bitwise_and", "bitwise_or", "logical_and", "logical_or"}
 
@@ -160,6 +165,8 @@ def _twice(node: Node) -> Node | None:
 def _idempotent(node: Node) -> Node | None:
     """floor(floor(x)), abs(abs(x)) and the like."""
     name = _row(node)
+    if name == "sign" and node.dtype.kind == "c":  # which rounds
+        return None
     return node.src[0] if name in _IDEMPOTENT and _row(node.src[0]) == name else None
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from opkiln.runtime.bodies import every_body
+from opkiln.runtime.bodies import every_body, head
 
 FLAGS = [
     "-std=gnu++17",
@@ -141,7 +141,7 @@ def casts(t: str, names: list[str]) -> str:
 def driver(lanes: int) -> str:
     """The C++ text of every loop for one lane count."""
     names = types_of(lanes, INTS + FLOATS)
-    text = f"#define OK_N {lanes}\n{sections()}\n"
+    text = f"{head(lanes)}{sections()}\n"
     for t in types_of(lanes, FLOATS):
         text += "".join(unary(op, t) for op in UNARY_MATH + SPECIAL + ROUNDINGS)
         text += "".join(binary(op, t) for op in [*BINARY_MATH, "copysign", "max", "min"])

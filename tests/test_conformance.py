@@ -23,6 +23,7 @@ from tests.values import (
     finfo,
     function_of,
     is_rounded,
+    kind_of,
     operands,
     parts,
     same_bits,
@@ -61,7 +62,9 @@ def every_row(calls: Calls) -> dict[str, Any]:
 def compare(row: OpRow, got: Array, args: tuple[Array, ...], what: str) -> None:
     """Exact rows to the bit; of rows that round what kind of number each result is."""
     want = reference(row, args)
-    if is_rounded(row, want.dtype):
+    if any(kind_of(a.dtype) == "c" for a in args) and is_rounded(row, want.dtype, args):
+        near_numpy(got, want, args, what)
+    elif is_rounded(row, want.dtype):
         same_kind(got, want, what, cancels=row.unit == "operand")
     else:
         same_bits(got, want, what, zero_sign=row.ungated != "zero sign")
@@ -85,6 +88,17 @@ def same_kind(got: Array, want: Array, what: str, *, cancels: bool = False) -> N
             assert not odd.any(), f"{what}: {got[odd][:5]} for {want[odd][:5]}"
         odd = (np.signbit(got) != np.signbit(want)) & ~np.isnan(want) & ~edge
         odd |= (want == 0) & (got == 0) & (np.signbit(got) != np.signbit(want))
+    assert not odd.any(), f"{what}: {got[odd][:5]} for {want[odd][:5]}"
+
+
+def near_numpy(got: Array, want: Array, args: tuple[Array, ...], what: str) -> None:
+    """Complex rows that round, on moderate operands: tests/test_complex.py has the others."""
+    assert (got.dtype, got.shape) == (want.dtype, want.shape), what
+    with np.errstate(all="ignore"):
+        sizes = np.stack(np.broadcast_arrays(*(abs(np.multiply(a, 1.0)) for a in args)))
+    fine = ((sizes < 2.0**20) & ((sizes > 2.0**-20) | (sizes == 0))).all(axis=0) & np.isfinite(want)
+    with np.errstate(invalid="ignore", over="ignore"):
+        odd = fine & ~(abs(got - want) <= 256 * finfo(want.dtype).eps * np.maximum(abs(want), 1))
     assert not odd.any(), f"{what}: {got[odd][:5]} for {want[odd][:5]}"
 
 
@@ -117,7 +131,7 @@ def test_every_row_on_every_dtype(dtype: np.dtype[Any]) -> None:
     for name, value in got.items():
         row, args = ELEMENTWISE[name], calls[name]
         compare(row, value, args, f"{name} {dtype.name}")
-        if is_rounded(row, value.dtype):
+        if is_rounded(row, value.dtype) and dtype.kind != "c":
             check_rounding(row, value, args, len(value) - 2000)
     assert compiled.info().builds + compiled.info().disk_hits == 1
 
@@ -170,7 +184,10 @@ def agree(row: OpRow, fn: Callable[..., Any], args: tuple[Any, ...], what: str) 
         assert want.dtype not in DTYPES or resolved(row, *(a.dtype for a in args)) is None, what
         return False
     assert not isinstance(got, type), f"{what}: {got.__name__}"
-    same_bits(got, want, what)
+    if want.dtype.kind == "c" and row.exactness_of("c") != "exact":  # z ** 3 is a product
+        near_numpy(got, want, tuple(map(np.asarray, args)), what)
+    else:
+        same_bits(got, want, what)
     return True
 
 

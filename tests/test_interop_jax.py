@@ -76,7 +76,6 @@ def test_refused(jnp: Any) -> None:
 
     refused(jnp.ones(3, jnp.float16), errors.UnsupportedDType, "float16", "float32")
     refused(jnp.ones(3, jnp.bfloat16), errors.UnsupportedDType, "bfloat16", "float32")
-    refused(jnp.ones(3, jnp.complex64), errors.UnsupportedDType, "complex64", "x.real")
     refused(jnp.ones(3, jnp.int4), errors.ArgumentError, "S4")
     gone = jnp.ones(3)
     gone.delete()

@@ -203,16 +203,12 @@ def test_refused_types(compiled: Factory) -> None:
             errors.UnsupportedDType,
             "expected a supported dtype, got float16(.|\n)*np.float32",
         ),
-        (x.astype(complex), errors.UnsupportedDType, "complex128(.|\n)*x.real and x.imag"),
-        (x.astype("c8"), errors.UnsupportedDType, "complex64(.|\n)*x.real and x.imag"),
-        (np.complex64(1), errors.UnsupportedDType, "complex64(.|\n)*x.real and x.imag"),
-        (x.astype("G"), errors.UnsupportedDType, "x.real and x.imag"),
+        (x.astype("G"), errors.UnsupportedDType, "np.complex128"),
         (x.astype("g"), errors.UnsupportedDType, "np.float64"),
         (x.astype("U3"), errors.UnsupportedDType, "U"),
         (np.zeros(2, [("a", "f4")]), errors.UnsupportedDType, "a"),
         (np.float16(1), errors.UnsupportedDType, "float16"),
         (np.longdouble(1), errors.UnsupportedDType, "float128|longdouble"),
-        (1j, NotImplementedError, "complex"),
         (Pair(x, x), TypeError, "Pair"),
         (object(), TypeError, "object"),
         ({1, 2}, TypeError, "set"),
@@ -367,8 +363,8 @@ def test_torch(compiled: Factory) -> None:
         with pytest.raises(errors.OpkilnError, match=r"^out: "):
             f(out, out, out, out=bad)
 
-    with pytest.raises(errors.UnsupportedDType, match=r"complex64(.|\n)*x.real and x.imag"):
-        f(*[torch.ones(3, dtype=torch.complex64)] * 3)
+    with pytest.raises(errors.UnsupportedDType, match="complex32"):
+        f(*[torch.ones(3, dtype=torch.complex32)] * 3)
     with pytest.raises(errors.UnsupportedDType, match="bfloat16"):
         f(*[torch.ones(3, dtype=torch.bfloat16)] * 3)
     assert f(*[torch.ones(0)] * 3).shape == (0,)

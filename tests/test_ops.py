@@ -103,7 +103,8 @@ def test_rows_are_complete() -> None:
         assert row.gradient is not None or not row.differentiable, (
             f"{row.name}: no gradient and not declared so"
         )
-        assert set(row.accepts) <= set("biuf"), row.name
+        assert set(row.accepts) <= set("biufc"), row.name
+        assert row.exactness_of("c") in ("exact", "ulp", "bound", "modulus"), row.name
         highest = max((int(d) for d in "012" if f"{{{d}}}" in row.expr), default=-1)
         assert highest == row.arity - 1, row.name
     assert {row.name for row in reduce.ROWS} == set(REDUCTIONS)

@@ -293,12 +293,14 @@ def test_dtypes_that_do_not_exist_yet() -> None:
         run(lambda x: np.sqrt(x), INT)
     with refused(UnsupportedDType, "float16"):
         run(lambda x: x.astype(np.float16), A)
-    with refused(UnsupportedDType, "complex64", "x.real and x.imag"):
-        run(lambda x: x + np.complex64(1), A)
+    with refused(UnsupportedDType, "complex256", "np.complex128"):
+        run(lambda x: x + np.clongdouble(1), A)
     with refused(UnsupportedDType, "np.float64"):
         run(lambda x: x + np.longdouble(1), A)
-    with refused(NotYet, "complex"):
-        run(lambda x: x * 1j, A)
+    with refused(NotYet, "max of complex64", "x.real, x.imag or abs(x)"):
+        run(lambda x: (x * 1j).max(), A)
+    with refused(TraceError, "the scalar argument p1", "the array first"):
+        run(lambda x, k: x * (k * 1j), A, 3)
     with refused(TraceError, "NoneType"):
         run(lambda x: x + None, A)
 

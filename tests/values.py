@@ -43,9 +43,10 @@ def finfo(dtype: np.dtype[Any]) -> Any:
         return ml_dtypes.finfo(dtype)
 
 
-def is_rounded(row: OpRow, result: np.dtype[Any]) -> bool:
+def is_rounded(row: OpRow, result: np.dtype[Any], args: tuple[Array, ...] = ()) -> bool:
     """Whether the row may differ from NumPy in this result: integers of such rows are exact."""
-    return row.exactness != "exact" and kind_of(result) in "fc"
+    over = "c" if any(kind_of(a.dtype) == "c" for a in args) else "f"
+    return row.exactness_of(over) != "exact" and kind_of(result) in "fc"
 
 
 def _integers(dtype: np.dtype[Any]) -> Array:

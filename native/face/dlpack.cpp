@@ -45,10 +45,9 @@ PyObject* wrap(PyObject* source, const DLTensor& t, bool readonly, Ref owner) {
   }
   const uint8_t code = code_of(t.dtype);
   if (code == kNoCode) {
-    constexpr int kComplex = 5;
     const char* fix = "convert it to float32 or another supported dtype";
-    if (t.dtype.code == kComplex)
-      fix = "pass x.real and x.imag as two arguments";
+    if (t.dtype.code == kDLComplex)
+      fix = "convert it to complex64";
     else if (PyObject_HasAttrString(source, "float"))
       fix = "convert it to float32 first: x.float()";  // torch
     return raise(Err::dtype, fix, "expected a supported dtype, got a %s of %s%d%s",

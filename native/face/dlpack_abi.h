@@ -47,6 +47,7 @@ struct DLPackExchangeAPI {
 };
 
 constexpr int32_t kDLCPU = 1;
+constexpr uint8_t kDLComplex = 5;
 constexpr uint64_t kDLReadOnly = 1, kDLCopied = 2;
 constexpr const char* kDLExchange = "dlpack_exchange_api";
 constexpr const char* kDLLegacy = "dltensor";

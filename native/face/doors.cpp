@@ -164,9 +164,21 @@ PyObject* read_memory(PyObject* o, const Door& door, bool writable) {
   return array_from_interface(o);
 }
 
+// torch conjugates by a bit of the tensor, which its memory knows nothing of.
+bool check_conjugate(PyObject* o, const Door& door, PyArrayObject* array) {
+  const bool asked = door.origin && door.origin->is_torch && PyArray_ISCOMPLEX(array);
+  const int yes = asked ? is_conjugate(o) : 0;
+  if (yes > 0) {
+    raise(Err::argument, "pass x.resolve_conj()",
+          "expected plain values, got a %s with its conjugate bit set", Py_TYPE(o)->tp_name);
+  }
+  return yes == 0;
+}
+
 PyObject* array_from(PyObject* o, const Door& door, bool writable) {
-  PyObject* array = read_memory(o, door, writable);
-  return array ? array : refused(o);
+  Ref array(read_memory(o, door, writable));
+  if (!array) return refused(o);
+  return check_conjugate(o, door, as_array(array.get())) ? array.release() : nullptr;
 }
 
 // `watching`: what torch_is_watching() said in this call, or -1.
@@ -185,6 +197,10 @@ bool borrow(CallArgs& call, PyObject* o, const DLPackExchangeAPI& api) {
   }
   const uint8_t code = t.device.device_type == kDLCPU ? code_of(t.dtype) : kNoCode;
   if (code == kNoCode || t.ndim < 0 || t.ndim > kMaxRank || !t.strides || !t.data) {
+    return false;
+  }
+  if (t.dtype.code == kDLComplex && is_conjugate(o) != 0) {
+    PyErr_Clear();
     return false;
   }
   const int64_t item = t.dtype.bits / 8;
@@ -242,6 +258,7 @@ PyObject* array_to_write(CallArgs& call, PyObject* o) {
   } else {
     array = Ref(read_memory(o, door, true));
   }
+  if (array && !check_conjugate(o, door, as_array(array.get()))) return nullptr;
   if (!array || !mark_written(o)) return refused(o);
   return array.release();
 }

@@ -7,7 +7,7 @@ PyArray_Descr* g_descr[core::kMostDTypes];
 // bool .. double (x86-64, aarch64: LP64), long double, complex, object .. void, times, half
 const uint8_t kCodeOfType[NPY_NTYPES_LEGACY] = {
     0,       1,       5,       2,       6,       3,         7,         4,
-    8,       4,       8,       9,       10,      kNoCode,   kNoCode,   kNoCode,
+    8,       4,       8,       9,       10,      kNoCode,   13,        14,
     kNoCode, kNoCode, kNoCode, kNoCode, kNoCode, kToLookUp, kToLookUp, kNoCode};
 static_assert(sizeof(long) == 8, "the table above maps NPY_LONG to 64 bits");
 

@@ -35,8 +35,9 @@ Bound refuse_type(Compiled* self, CallArgs& call, const char* fix, const char* w
 
 Bound refuse_dtype(Compiled* self, CallArgs& call, PyArray_Descr* descr) {
   const int type = descr->type_num;
-  const char* fix = "pass an array of bool, int8..int64, uint8..uint64, float32 or float64";
-  if (PyTypeNum_ISCOMPLEX(type)) fix = "pass x.real and x.imag as two arguments";
+  const char* fix =
+      "pass an array of bool, int8..int64, uint8..uint64, float32, float64 or complex";
+  if (type == NPY_CLONGDOUBLE) fix = "convert it first: x.astype(np.complex128)";
   if (type == NPY_HALF) fix = "convert it first: x.astype(np.float32)";
   if (type == NPY_LONGDOUBLE) fix = "convert it first: x.astype(np.float64)";
   return refuse(self, call, Err::dtype, fix, "expected a supported dtype, got ",
@@ -248,9 +249,10 @@ Bound add_unusual(Compiled* self, CallArgs& call, PyObject* o) {
   }
   if (PyLong_Check(o)) return add_int(self, call, o);
   if (PyFloat_Check(o)) return add_float(call, o);
+  if (PyComplex_CheckExact(o)) return add_static(self, call, o);
   if (PyComplex_Check(o)) {
-    return refuse(self, call, Err::not_yet, "pass the real and imaginary parts as two arguments",
-                  "complex numbers are not supported yet, got ", o);
+    Ref plain(PyComplex_FromDoubles(PyComplex_RealAsDouble(o), PyComplex_ImagAsDouble(o)));
+    return plain ? add_static(self, call, plain.get()) : Bound::error;
   }
   if (is_self) {
     const int64_t id = self->inside->interns.id_of_identity(o);

@@ -11,6 +11,7 @@ namespace {
 struct Torch {
   PyObject* requires_grad = nullptr;  // descriptor of the property
   PyObject* is_neg = nullptr;         // unbound method
+  PyObject* is_conj = nullptr;        // unbound method
   PyObject* is_tracing = nullptr;     // () -> torch.jit.trace is at work
   PyObject* count_modes = nullptr;    // () -> number of dispatch modes
   PyObject* transform = nullptr;      // () -> None outside of torch.func's transforms
@@ -43,12 +44,13 @@ const Torch* torch() {
   auto* made = new Torch;
   made->requires_grad = attribute(module.get(), "Tensor.requires_grad");
   made->is_neg = attribute(module.get(), "Tensor.is_neg");
+  made->is_conj = attribute(module.get(), "Tensor.is_conj");
   made->is_tracing = attribute(module.get(), "_C._is_tracing");
   made->count_modes = attribute(module.get(), "_C._len_torch_dispatch_stack");
   made->transform = attribute(module.get(), "_C._functorch.peek_interpreter_stack");
   made->increment_version = attribute(module.get(), "autograd.graph.increment_version");
-  if (!made->requires_grad || !made->is_neg) {
-    raise(Err::internal, nullptr, "opkiln: torch.Tensor has no requires_grad or no is_neg");
+  if (!made->requires_grad || !made->is_neg || !made->is_conj) {
+    raise(Err::internal, nullptr, "opkiln: torch.Tensor lacks requires_grad, is_neg or is_conj");
     return nullptr;
   }
   made->forward_names = Py_NewRef(PyModule_GetDict(forward.get()));
@@ -100,6 +102,11 @@ bool check_torch(PyObject* tensor, bool watching, bool written) {
   if (OPKILN_LIKELY(special == 0)) return true;
   if (special < 0) return false;
   return bool(Ref(call_python("check_tensor", tensor, written ? Py_True : Py_False)));
+}
+
+int is_conjugate(PyObject* tensor) {
+  const Torch* t = torch();
+  return t ? truth(Ref(PyObject_Vectorcall(t->is_conj, &tensor, 1, nullptr))) : -1;
 }
 
 bool mark_written(PyObject* tensor) {

@@ -13,6 +13,9 @@ int torch_is_watching();
 // as above.
 bool check_torch(PyObject* tensor, bool watching, bool written);
 
+// Whether the memory of a complex tensor holds the conjugates of its values; -1 with an error set.
+int is_conjugate(PyObject* tensor);
+
 // Tells autograd that the tensor is about to be written; false with an error set.
 bool mark_written(PyObject* tensor);
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from opkiln.ops.defs import OpRow
 from opkiln.ops.elementwise import (
     arithmetic,
+    complex,
     exponential,
     floats,
     logic,
@@ -13,7 +14,7 @@ from opkiln.ops.elementwise import (
     trigonometric,
 )
 
-ROWS: tuple[OpRow, ...] = (
+_REAL: tuple[OpRow, ...] = (
     *arithmetic.ROWS,
     *logic.ROWS,
     *order.ROWS,
@@ -22,3 +23,4 @@ ROWS: tuple[OpRow, ...] = (
     *trigonometric.ROWS,
     *special.ROWS,
 )
+ROWS: tuple[OpRow, ...] = (*map(complex.over_complex, _REAL), *complex.ROWS)

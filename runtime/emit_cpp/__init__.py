@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
-from opkiln.runtime.bodies import closure, sections
+from opkiln.runtime.bodies import closure, head, sections
 from opkiln.runtime.emit_cpp.columns import ColumnPrinter
 from opkiln.runtime.emit_cpp.panel import PanelPrinter
 from opkiln.runtime.emit_cpp.text import Job, lanes
@@ -35,7 +35,6 @@ _ARGS = """struct ok_args {
 def emit(jobs: Sequence[Job], *, vector_bytes: int = 64) -> str:
     """The translation unit of these kernels, in vectors of `vector_bytes`, which change no bit."""
     width = min(lanes(job.kernel, vector_bytes) for job in jobs)
-    iota = ", ".join(map(str, range(width)))
     kernels = [(PanelPrinter if j.by_rows else ColumnPrinter)(j, width).text() for j in jobs]
     folds = [s.row for j in jobs for s in j.kernel.statements() if isinstance(s, k.Accumulate)]
     frame = sections("nest.h")
@@ -49,7 +48,7 @@ def emit(jobs: Sequence[Job], *, vector_bytes: int = 64) -> str:
         nest += [combiner(row) for row in dict.fromkeys(folds)]
     parts = [
         f"// opkiln generated kernel, ABI {KERNEL_ABI}\n",
-        f"#define OK_N {width}\n#define OK_IOTA {iota}\n",
+        head(width),
         *(sections()[name][1] for name in closure([*nest, *kernels])),
         *nest,
         *kernels,

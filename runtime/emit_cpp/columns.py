@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
-from opkiln.runtime.bodies import expression, scalar
+from opkiln.runtime.bodies import expression, memory, scalar
 from opkiln.runtime.emit_cpp.text import LONG_BLOCK, Job, Printer, reads
 from opkiln.runtime.folds import ACCUMULATORS, BLOCK, is_blocked
 
@@ -138,8 +138,7 @@ class ColumnPrinter(Printer):
         """Load one vector of an operand."""
         dtype = self.kernel.operands[o].dtype
         name, stride = ("ok_gather", f", c{o}") if self.classes[o] == "G" else ("ok_load", "")
-        kind = "_bool" if dtype.kind == "b" else f"<{scalar(dtype)}>"
-        return f"{name}{kind}({self.at(o, vector_index)}{stride})"
+        return f"{name}{memory(dtype)}({self.at(o, vector_index)}{stride})"
 
     # *** the entry ***
 
@@ -167,10 +166,9 @@ class ColumnPrinter(Printer):
         if self.spread:
             lines.append("    if (spread) {  // one element in all lanes")
             for o in self.spread:
-                kind = f"u{8 * self.kernel.operands[o].dtype.itemsize}"
                 at = f"pad{o}, moved[{o}]"
                 lines.append(
-                    f"      if (!a->col[{o}]) ok_pad<{kind}>({at}, 0, 0, {self.step}), "
+                    f"      if (!a->col[{o}]) ok_pad{self.cell(o)}({at}, 0, 0, {self.step}), "
                     f"moved[{o}] = pad{o};"
                 )
             lines.append("    }")
@@ -197,6 +195,8 @@ class ColumnPrinter(Printer):
                     dtype = self.kernel.operands[o].dtype
                     if dtype.kind == "b":
                         lines.append(f"  *(u8 *)p[{o}] = (u8)(v{arg}[0] & 1);")
+                    elif dtype.kind == "c":
+                        lines.append(f"  ok_put{memory(dtype)}(p[{o}], v{arg});")
                     else:
                         lines.append(f"  *(ok_vec<{scalar(dtype)}>::one *)p[{o}] = v{arg}[0];")
                 case k.Apply(value) | k.Convert(value):
@@ -256,11 +256,16 @@ class ColumnPrinter(Printer):
             lines.append(f"t[{o}] = pad{o}, ts[{o}] = {sizes[o]};")
             if o not in written:
                 at = f"q[{o}] + whole * {self.step} * a->col[{o}]"
-                fill = f"ok_pad<u{8 * sizes[o]}>(pad{o}, {at}, a->col[{o}], rest, {self.step});"
+                fill = f"ok_pad{self.cell(o)}(pad{o}, {at}, a->col[{o}], rest, {self.step});"
                 lines.append(f"if (a->col[{o}]) {fill}" if o in self.spread else fill)
         lines.append(f"{call}(t, ts, 1, rest, st);")
         for o in moved:
             if o in written:
                 at = f"q[{o}] + whole * {self.step} * a->col[{o}]"
-                lines.append(f"ok_unpad<u{8 * sizes[o]}>({at}, a->col[{o}], pad{o}, rest);")
+                lines.append(f"ok_unpad{self.cell(o)}({at}, a->col[{o}], pad{o}, rest);")
         return lines
+
+    def cell(self, o: int) -> str:
+        """What follows ok_pad in the name of the function that copies elements of an operand."""
+        dtype = self.kernel.operands[o].dtype
+        return memory(dtype) if dtype.kind == "c" else f"<u{8 * dtype.itemsize}>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from opkiln.ops.dtypes import dtype_row, part_of
 from opkiln.ops.record import record
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
@@ -62,7 +63,7 @@ def lanes(kernel: k.Kernel, vector_bytes: int) -> int:
         if section.kind == "loop"
         for value in (*reads(section), *(_made(s) for s in section.body))
     }
-    widest = max((kernel.dtypes[v].itemsize for v in looped if v >= 0), default=8)
+    widest = max((part_of(kernel.dtypes[v]).itemsize for v in looped if v >= 0), default=8)
     lanes = max(vector_bytes // widest, 4)
     folds = any(isinstance(s, k.Accumulate) for s in kernel.statements())
     return min(lanes, ACCUMULATORS) if folds else lanes
@@ -197,11 +198,13 @@ class Printer(ABC):
         if dtype.kind == "b":
             return f"ok_splat_bool(*(const u8 *)({at}))"
         kind = scalar(dtype)
+        if dtype.kind == "c":
+            return f"ok_splat_complex(*(const {kind} *)({at}))"
         return f"ok_splat<{kind}>(*(const ok_vec<{kind}>::one *)({at}))"
 
     def stored(self, operand: int, arg: int) -> tuple[str, str]:
         """Suffix of the store function and the value for an operand."""
-        return ("_bool" if self.kernel.operands[operand].dtype.kind == "b" else ""), f"v{arg}"
+        return dtype_row(self.kernel.operands[operand].dtype).memory, f"v{arg}"
 
     def row_expression(self, s: k.Apply | k.Convert) -> str:
         """The right-hand side of a row value; booleans as byte masks, as the state has them."""

@@ -12,7 +12,7 @@ from opkiln.ops import primitives as p
 from opkiln.ops.table import BY_UFUNC, ELEMENTWISE, REDUCTION_OF
 from opkiln.runtime.errors import MissingAttribute, NotYet, NotYetFunction, TraceError
 from opkiln.runtime.graph import Node
-from opkiln.runtime.trace import reductions, times, views
+from opkiln.runtime.trace import parts, reductions, times, views
 from opkiln.runtime.trace.advice import (
     METHODS_ADVICE,
     NO_ATTRIBUTE,
@@ -38,12 +38,6 @@ MISSING = object()
 # ---- ufuncs ----
 
 
-def _conjugate(x: Any) -> Any:
-    if isinstance(x, ArrayValue):
-        return Tracer(x.session, x.node)
-    return views.as_array(session_of((x,)), x)
-
-
 # A row per result, of ufuncs that give several.
 _SEVERAL: dict[np.ufunc, tuple[str, ...]] = {
     np.divmod: ("floor_divide", "remainder"),
@@ -59,7 +53,6 @@ def _several(ufunc: np.ufunc, *inputs: Any) -> tuple[Any, ...]:
 _COMPOSED: dict[np.ufunc, Callable[..., Any]] = {
     np.isnat: times.isnat,
     **{ufunc: partial(_several, ufunc) for ufunc in _SEVERAL},
-    np.conjugate: _conjugate,
 }
 
 
@@ -177,6 +170,8 @@ def _round(a: Any, decimals: Any = 0, out: Any = None) -> Any:
         return copy(a)
     if digits == 0 or kind == "b":
         return call_row("rint", a)
+    if kind == "c":
+        return parts.by_parts(lambda part: _round(part, digits), a)
     scale = constant(a.session, 10.0 ** abs(digits), a.dtype)
     ahead, back = ("multiply", "divide") if digits > 0 else ("divide", "multiply")
     factor = Tracer(a.session, scale)
@@ -221,11 +216,13 @@ def _full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", sub
     a = views.as_array(session, a)
     wanted = a.dtype if dtype is None else as_dtype(dtype)
     value = operand(session, fill_value)
+    if isinstance(value, complex) and wanted.kind not in "bc":
+        value = value.real
     if isinstance(value, Node):
         node = cast(session, value, wanted)
-    elif isinstance(value, float) and wanted.kind in "iu":
+    elif not isinstance(value, int) and wanted.kind in "iu":
         with np.errstate(all="ignore"):
-            node = session.make(p.Constant(np.float64(value).astype(wanted)))
+            node = session.make(p.Constant(np.float64(value.real).astype(wanted)))
     else:
         node = constant(session, value, wanted)
     target = a.node.shape if shape is None else views.extents(session, shape)
@@ -258,27 +255,13 @@ def _astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> 
     return astype(x, dtype, copy=copy)
 
 
-def _real(val: Any) -> Any:
-    return val
-
-
 def _device(x: Any) -> str:
     del x
     return "cpu"
 
 
-def _isrealobj(x: Any) -> bool:
-    del x
-    return True
-
-
-def _iscomplexobj(x: Any) -> bool:
-    del x
-    return False
-
-
 def _result_type(*values: Any) -> DT:
-    weak: dict[Any, Any] = {int: 0, float: 0.0}
+    weak: dict[Any, Any] = {int: 0, float: 0.0}  # complex scalars are static, and so themselves
     known: list[Any] = []
     for value in values:
         if isinstance(value, (ArrayValue, HostValue)):
@@ -291,6 +274,7 @@ def _result_type(*values: Any) -> DT:
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **reductions.FUNCTIONS,
+    **parts.FUNCTIONS,
     np.where: _where,
     np.clip: _clip,
     np.round: _round,
@@ -314,9 +298,6 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.empty_like: _like(0),
     np.full_like: _full_like,
     np.result_type: _result_type,
-    np.iscomplexobj: _iscomplexobj,
-    np.isrealobj: _isrealobj,
-    np.real: _real,
 }
 _ANY_ARGUMENT = {
     np.where, np.clip, np.broadcast_to, np.broadcast_arrays, np.full_like, np.shape, np.ndim,
@@ -421,6 +402,7 @@ def _clip_method(x: Any, min: Any = None, max: Any = None, out: Any = None, **kw
 
 METHODS: dict[str, Callable[..., Any]] = {
     **reductions.METHODS,
+    **parts.METHODS,
     "clip": _clip_method,
     "round": _round,
     "astype": astype,
@@ -431,14 +413,11 @@ METHODS: dict[str, Callable[..., Any]] = {
     "reshape": _reshape,
     "ravel": _ravel,
     "flatten": _flatten,
-    "conj": _conjugate,
-    "conjugate": _conjugate,
 }
 ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "T": views.transpose,
     "mT": _matrix_transpose,
-    "real": _real,
-    "imag": _like(0),
+    **parts.ATTRIBUTES,
     "device": _device,
 }
 

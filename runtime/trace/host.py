@@ -212,6 +212,10 @@ def _host(session: Session, fn: str, *values: Any) -> Any:
     return wrap(session, session.make(p.HostOp(fn), *src))
 
 
+# Python's operator for a row.
+_OPERATOR = {row: name for name, (row, _) in _HOST_FN.items()} | {"power": "pow"}
+
+
 def _with_other(row: str, left: Any, right: Any) -> Any:
     """A row of a symbolic number and something that is no Python number: what Python makes of it.
 
@@ -219,6 +223,11 @@ def _with_other(row: str, left: Any, right: Any) -> Any:
         TraceError: a sequence, which is an array for NumPy's functions but not for operators.
     """
     number, other = (left, right) if isinstance(left, HostTracer) else (right, left)
+    if other.__class__ is complex and row in _OPERATOR:
+        fix = "multiply or add the array first, or pass np.asarray(...) of the number"
+        known = number.pinned("arithmetic with a complex number and", fix)
+        operation = getattr(operator, _OPERATOR[row])
+        return operation(*(known if v is number else v for v in (left, right)))
     if not is_a(other, list, tuple, str, bytes, bytearray, dict, set):
         return call_row(row, left, right)
     if row == "multiply" and number.node.dtype is int and not is_a(other, dict, set):
@@ -250,12 +259,16 @@ def _host_pow(self: Any, exponent: Any) -> Any:
         if isinstance(exponent, int) and _is_number(exponent) and exponent < 0:
             exponent = float(exponent)  # Python's 2 ** -1 is a float
         return _host(self.session, "pow", self, exponent)
+    if exponent.__class__ is complex:
+        return _with_other("power", self, exponent)
     return Operators.__pow__(self, exponent)
 
 
 def _host_rpow(self: Any, base: Any) -> Any:
     if _is_number(base):
         return _host(self.session, "pow", base, self)
+    if base.__class__ is complex:
+        return _with_other("power", base, self)
     return Operators.__rpow__(self, base)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from opkiln.ops import primitives as p
 from opkiln.ops import signatures as sig
 from opkiln.ops.defs import OpRow
+from opkiln.ops.dtypes import part_of
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime import interop
 from opkiln.runtime.errors import (
@@ -34,10 +35,12 @@ from opkiln.runtime.trace.session import (
 )
 
 DT = np.dtype[Any]
-Operand = Node | int | float  # an array node, a host node (weak), or a number in the source (weak)
+Number = int | float | complex
+Operand = Node | Number  # an array node, a host node (weak), or a number in the source (weak)
 
 BOOL = np.dtype(np.bool_)
 INT64, UINT64, FLOAT64 = np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64)
+_STRONG: dict[Any, DT] = {int: INT64, float: FLOAT64, complex: np.dtype(np.complex128)}
 
 _OPS = {name: p.Elementwise(name) for name in ELEMENTWISE}
 BROADCAST = p.BroadcastTo()
@@ -98,18 +101,29 @@ def _from_host_op(dtype: DT, mode: str) -> p.FromHost:
 
 
 @lru_cache(maxsize=4096)
-def _constant_op(kind: Any, value: int | str, dtype: DT, mode: str) -> p.Constant:
-    number = float.fromhex(value) if isinstance(value, str) else kind(value)
+def _constant_op(value: int | tuple[str, ...], dtype: DT, mode: str) -> p.Constant:
+    if isinstance(value, tuple):
+        parts = [float.fromhex(text) for text in value]
+        number: Number = complex(*parts) if len(parts) == 2 else parts[0]
+    else:
+        number = value
     if dtype == BOOL:
         return p.Constant(np.bool_(number))
     return p.Constant(scalar(number, dtype, mode))
 
 
-def constant(session: Session, value: int | float, dtype: DT, mode: str = "check") -> Node:
+def _bits(value: Number) -> int | tuple[str, ...]:
+    """A number so that 1 differs from 1.0 and -0.0 from 0.0."""
+    if isinstance(value, int):
+        return value
+    parts = (value.real, value.imag) if isinstance(value, complex) else (value,)
+    return tuple([part.hex() for part in parts])
+
+
+def constant(session: Session, value: Number, dtype: DT, mode: str = "check") -> Node:
     """A number of the source as a 0-d value of `dtype`, by NumPy's range rule."""
-    kind: Any = type(value)
-    try:  # the key tells 1 from 1.0 and -0.0 from 0.0
-        op = _constant_op(kind, value.hex() if isinstance(value, float) else value, dtype, mode)
+    try:
+        op = _constant_op(_bits(value), dtype, mode)
     except OverflowError as error:
         raise failure(HostRangeError, str(error)) from None
     return session.make(op)
@@ -124,7 +138,7 @@ def operand(session: Session, value: Any) -> Operand:
     if isinstance(value, (ArrayValue, HostValue)):
         return value.node
     kind = as_type("Any", type(value))
-    if kind is float or kind is int:
+    if kind is float or kind is int or kind is complex:
         return value  # type: ignore[no-any-return]
     if isinstance(value, Node):
         return value
@@ -147,10 +161,9 @@ def operand(session: Session, value: Any) -> Operand:
                 fix="pass a plain array, for example np.asarray(a)",
             )
         return session.capture(value)
-    if isinstance(value, (int, float)):
-        return int(value) if isinstance(value, int) else float(value)
-    if isinstance(value, complex):
-        raise failure(NotYet, f"complex numbers are not supported yet, got {value!r}")
+    for base in (int, float, complex):
+        if isinstance(value, base):  # of a subclass
+            return base(value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     if is_a(value, list, tuple):
         _refuse_scalars(session, value)
         return session.capture(np.asarray(value), owner=value)
@@ -198,8 +211,8 @@ def elementwise_operand(session: Session, value: Any) -> Node:
     """A value as a strong array node, as np.asarray makes it."""
     known = operand(session, value)
     if not isinstance(known, Node):
-        wide = UINT64 if known >= 2**63 else INT64
-        return constant(session, known, FLOAT64 if isinstance(known, float) else wide)
+        big = isinstance(known, int) and known >= 2**63
+        return constant(session, known, UINT64 if big else _STRONG[type(known)])
     if known.dtype is int or known.dtype is float:
         wide = UINT64 if is_big(known) else INT64
         return cast(session, known, FLOAT64 if known.dtype is float else wide)
@@ -230,6 +243,9 @@ def cast(session: Session, value: Operand, dtype: DT, mode: str = "check") -> No
             # By truth value, so nothing may be cut off first; or cut off by an ordinary cast.
             wide = FLOAT64 if have is float else UINT64 if is_big(value) else INT64
             return session.make(cast_op(dtype), session.make(_from_host_op(wide, "check"), value))
+        if dtype.kind == "c":
+            part = session.make(_from_host_op(part_of(dtype), mode), value)
+            return session.make(cast_op(dtype), part)
         return session.make(_from_host_op(dtype, mode), value)
     if have == dtype:
         return value
@@ -256,7 +272,7 @@ def signature(
     if all(
         isinstance(t, type) for t in types
     ):  # weak values alone are what np.asarray makes of them
-        types = tuple([FLOAT64 if t is float else INT64 for t in types])
+        types = tuple([_STRONG[t] for t in types])
     key = (row.name, types, dtype)
     known = _SIGNATURES.get(key)
     if known is not None:
@@ -357,6 +373,7 @@ def _compare(session: Session, row: OpRow, operands: list[Operand]) -> Node:
             continue
         if not isinstance(value, Node):
             info = np.iinfo(wanted[1 - i])
+            assert isinstance(value, int)
             if not info.min <= value <= info.max and not is_big(other):
                 pair = (info.min, value) if i == 1 else (value, info.min)
                 return filled(session, np.bool_(_COMPARE[row.name](*pair)), other)
@@ -421,7 +438,7 @@ def _bound(session: Session, dtype: DT, bound: Operand, fn: str) -> Operand | No
     return session.make(p.HostOp(fn), bound, host_const(end))
 
 
-def _literal(value: Operand) -> int | float | None:
+def _literal(value: Operand) -> Number | None:
     """The number that an operand is known to be while tracing."""
     if not isinstance(value, Node):
         return value
@@ -449,7 +466,7 @@ def power(session: Session, base: Operand, exponent: Operand, *, by_operator: bo
     np.power, unlike the operator, does not take sqrt for 0.5: they differ at -0.0 and -inf.
     """
     row = ELEMENTWISE["power"]
-    number = _literal(exponent)
+    number: Any = _literal(exponent)
     if (
         by_operator
         and number == 2
@@ -471,6 +488,10 @@ def power(session: Session, base: Operand, exponent: Operand, *, by_operator: bo
             return session.make(_OPS[fast[number]], x)
         if number in (3, 4):
             return _product(session, x, int(number))
+    elif dtype.kind == "c":
+        found = _complex_power(session, x, number, by_operator=by_operator)
+        if found is not None:
+            return found
     elif number < 0:
         raise failure(
             IntegerPowerError,
@@ -480,6 +501,21 @@ def power(session: Session, base: Operand, exponent: Operand, *, by_operator: bo
     elif number <= 64:  # wrap-around products are exact whatever their order
         return _product(session, x, int(number))
     return session.make(_OPS["power"], x, power_of)
+
+
+def _complex_power(session: Session, x: Node, number: Any, *, by_operator: bool) -> Node | None:
+    """The power of a complex value to a number, where no logarithm is needed for it."""
+    fast = {-1: "reciprocal", 0.5: "sqrt"}
+    if by_operator and number in fast:
+        return session.make(_OPS[fast[number]], x)
+    if number.imag or number.real not in range(1, 100):
+        return None
+    if number == 2:
+        return session.make(_OPS["square"], x)
+    if number == 1:  # NumPy's power of any zero is +0 + 0j
+        zero = session.make(p.Constant(x.dtype.type(0)))
+        return session.make(_OPS["where"], session.make(_OPS["equal"], x, zero), zero, x)
+    return _product(session, x, int(number.real))
 
 
 _SPECIAL: dict[str, Callable[[Session, OpRow, list[Operand]], Node]] = {

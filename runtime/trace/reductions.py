@@ -15,9 +15,15 @@ import numpy as np
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import ReduceRow
 from opkiln.ops.table import ELEMENTWISE, REDUCTION_OF, REDUCTIONS
-from opkiln.runtime.errors import HostRangeError, ReductionError, ShapeError, TraceError
+from opkiln.runtime.errors import (
+    HostRangeError,
+    NotYet,
+    ReductionError,
+    ShapeError,
+    TraceError,
+)
 from opkiln.runtime.graph import Node, host_const
-from opkiln.runtime.trace import times, views
+from opkiln.runtime.trace import parts, times, views
 from opkiln.runtime.trace.advice import NO_OUT
 from opkiln.runtime.trace.promote import (
     BOOL,
@@ -83,6 +89,8 @@ def reduce(
             row = REDUCTIONS[row.on_bool]
         else:
             wide = UINT8
+    if into.kind == "c":
+        return _complex_sum(row, x, axis, keepdims, into, initial, where)
     if into.kind not in row.accepts:
         raise failure(
             TraceError,
@@ -103,6 +111,25 @@ def reduce(
     if start is not None:
         value = elementwise(session, _COMBINING[row.name], (value, start))
     return Tracer(session, value)
+
+
+def _complex_sum(
+    row: ReduceRow, x: Any, axis: Any, keepdims: Any, into: DT, initial: Any, where: Any
+) -> Any:
+    """A sum of complex values: those of their parts."""
+    if row.name != "sum":
+        raise failure(
+            NotYet,
+            f"{row.name} of {into.name} is not supported yet",
+            fix="reduce x.real, x.imag or abs(x), or compute it outside the compiled function",
+        )
+    found = [
+        reduce(row, part, axis, keepdims, part.dtype, where=where)
+        for part in parts.into_parts(x, into)
+    ]
+    start = _initial(x.session, row, into, initial)
+    total = call_row("from_parts", *found)
+    return total if start is None else total + Tracer(x.session, start)
 
 
 def _axes(axis: Any, rank: int) -> tuple[int, ...]:
@@ -260,7 +287,7 @@ def _inexact(a: Any, dtype: Any) -> DT:
     """The dtype that means and variances are computed in."""
     if dtype is not None:
         return as_dtype(dtype)
-    return a.dtype if a.dtype.kind == "f" else FLOAT64
+    return a.dtype if a.dtype.kind in "fc" else FLOAT64
 
 
 def _count(a: Any, axis: Any, keepdims: Any, where: Any) -> Any:
@@ -276,7 +303,7 @@ def _count(a: Any, axis: Any, keepdims: Any, where: Any) -> Any:
 def _quotient(total: Any, count: Any, into: DT) -> Any:
     """The quotient in `into`; NumPy divides integers as float64 and cuts the fraction off."""
     session = total.session
-    if into.kind != "f":
+    if into.kind not in "fc":
         return Tracer(session, cast(session, call_row("divide", total, count).node, into))
     return call_row("divide", total, Tracer(session, cast(session, operand(session, count), into)))
 
@@ -302,7 +329,12 @@ def _var(
     if mean is NO_VALUE or mean is None:
         mean = _mean(a, axis, into, keepdims=True, where=where)
     left = a - mean
-    squares = reduce(REDUCTIONS["sum"], left * left, axis, keepdims, into, where=where)
+    if into.kind == "c":
+        re, im = parts.into_parts(left, into)
+        square, into = re * re + im * im, re.dtype
+    else:
+        square = left * left
+    squares = reduce(REDUCTIONS["sum"], square, axis, keepdims, into, where=where)
     if not isinstance(ddof, (HostValue, int, float)):
         ddof = views.as_array(a.session, ddof)
     freedom = _count(a, axis, keepdims, where) - ddof
@@ -374,7 +406,7 @@ def _without_nan(name: str, fill: float) -> Callable[..., Any]:
     ) -> Any:  # fmt: skip
         refuse_out(f"nan{name}", out)
         into = None if dtype is None else as_dtype(dtype)
-        if a.dtype.kind == "f":
+        if a.dtype.kind in "fc":
             a = call_row("where", call_row("isnan", a), fill, a)
         return reduce(row, a, axis, keepdims, into, initial, where)
 
@@ -386,9 +418,9 @@ def _nanmean(
     where: Any = True,
 ) -> Any:  # fmt: skip
     """np.nanmean: the mean of what is not NaN."""
-    if a.dtype.kind != "f":
+    if a.dtype.kind not in "fc":
         return _mean(a, axis, dtype, out, keepdims, where=where)
-    if dtype is not None and as_dtype(dtype).kind != "f":
+    if dtype is not None and as_dtype(dtype).kind not in "fc":
         raise failure(
             TraceError,
             f"nanmean: the mean of {a.dtype.name} cannot be computed in {as_dtype(dtype).name}",

@@ -86,7 +86,7 @@ def is_a(value: Any, *kinds: type) -> bool:
 
 
 _CONVERT = {
-    "c": "compute with x.real and x.imag, two real arrays",
+    "c": "convert first, for example with x.astype(np.complex128)",
     "f": "convert first, for example with x.astype(np.float64)",
     "e": "convert first, for example with x.astype(np.float32)",
 }
