@@ -154,10 +154,30 @@ int is_memmap(PyObject* o) {
 PyObject* plain_view(PyObject* o) { return PyArray_View(as_array(o), nullptr, &PyArray_Type); }
 
 PyArrayObject* usable_copy(PyArrayObject* a) {
-  PyArray_Descr* native = new_descr_of(static_cast<core::DType>(code_of(PyArray_DESCR(a))));
-  PyObject* copy = PyArray_NewLikeArray(a, NPY_KEEPORDER, native, 0);
-  if (copy && PyArray_CopyInto(as_array(copy), a) < 0) Py_CLEAR(copy);
-  return as_array(copy);
+  // What is broadcast is copied once, and stays broadcast: in size, and for the order of results.
+  const int ndim = PyArray_NDIM(a);
+  npy_intp shape[NPY_MAXDIMS], strides[NPY_MAXDIMS];
+  for (int i = 0; i < ndim; i++) {
+    const bool repeats = PyArray_DIM(a, i) > 1 && PyArray_STRIDE(a, i) == 0;
+    shape[i] = repeats ? 1 : PyArray_DIM(a, i);
+  }
+  PyArray_Descr* descr = PyArray_DESCR(a);
+  Py_INCREF(descr);  // the view below takes it
+  Ref once(PyArray_NewFromDescr(&PyArray_Type, descr, ndim, shape, PyArray_STRIDES(a),
+                                PyArray_DATA(a), 0, nullptr));
+  if (!once) return nullptr;
+  const auto dtype = static_cast<core::DType>(code_of(descr));
+  Ref copy(PyArray_NewLikeArray(as_array(once.get()), NPY_KEEPORDER, new_descr_of(dtype), 0));
+  if (!copy || PyArray_CopyInto(as_array(copy.get()), as_array(once.get())) < 0) return nullptr;
+  if (PyArray_CompareLists(shape, PyArray_DIMS(a), ndim)) return as_array(copy.release());
+  for (int i = 0; i < ndim; i++) {
+    const bool repeats = shape[i] != PyArray_DIM(a, i);
+    strides[i] = repeats ? 0 : PyArray_STRIDE(as_array(copy.get()), i);
+  }
+  PyObject* wide = PyArray_NewFromDescr(&PyArray_Type, new_descr_of(dtype), ndim, PyArray_DIMS(a),
+                                        strides, PyArray_DATA(as_array(copy.get())), 0, nullptr);
+  if (wide && PyArray_SetBaseObject(as_array(wide), copy.release()) < 0) Py_CLEAR(wide);
+  return as_array(wide);
 }
 
 }  // namespace opkiln::face
