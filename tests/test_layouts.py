@@ -171,6 +171,16 @@ def test_out_overlaps_the_inputs_in_every_way(n: int) -> None:
             np.testing.assert_array_equal(out, want, err_msg=f"views {at} and {inside}")
 
 
+def test_out_overlaps_a_reversed_input_that_starts_outside() -> None:
+    n = 3000  # several tiles
+    for shift in (1, 2, 700, 2999):
+        base = np.arange(3.0 * n)
+        x, out = base[shift : shift + n][::-1], base[:n]
+        want = x + x
+        pair(x, x, out=out)  # type: ignore[call-arg]
+        np.testing.assert_array_equal(out, want, err_msg=f"shift {shift}")
+
+
 def test_what_overlaps_nothing_is_not_copied() -> None:
     """F046: disjoint parts of one buffer, and the very same elements, need no temporary."""
     base = np.arange(2 * 4096.0).reshape(2, 4096)
