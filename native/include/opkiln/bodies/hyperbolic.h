@@ -156,19 +156,19 @@ OK_FN V ok_area_(V k, V q, V lo) {
     OK_P(0.3333333333333179)
   }
 #undef OK_P
-  lo = ok_fma(k, ok_c<V>(single ? -0x1.05c61p-29 : 0x1.abc9e3b39803fp-56), lo);
-  return ok_fma(k, ok_c<V>(single ? 0x1.62e43p-1 : 0x1.62e42fefa39efp-1), ok_fma(p, s * h, lo) + h);
+  // Both parts of log 2 are positive, so that an infinite k stays.
+  lo = ok_fma(k, ok_c<V>(single ? 0x1.7f7d1cp-20 : 0x1.abc9e3b39803fp-56), lo);
+  return ok_fma(k, ok_c<V>(single ? 0x1.62e4p-1 : 0x1.62e42fefa39efp-1), ok_fma(p, s * h, lo) + h);
 }
 // log(a + r), or 2 atanh(num / (den + 1)) where small, for a + r >= 1. Halves keep the sum finite;
 // what rounding the denominator lost is put back (it is about 2).
 template <class V>
 OK_FN V ok_arclog_(V a, V r, IVec<V> small, V num, V den) {
-  V h = ok_fma(r, ok_c<V>(0.5), a * ok_c<V>(0.5)), e, m = ok_binade_(h, V{}, e);
+  V h = ok_fma(r, ok_c<V>(0.5), a * ok_c<V>(0.5)), e, m = ok_frexp_(h, e);
   num = small ? num : m - 1;
   den = small ? den : m;
   V d = den + 1, q = num / d;
-  V y = ok_area_(small ? V{} : e + 1, q, q * ((d - 1) - den));
-  return h < ok_c<V>(__builtin_inf()) ? y : h;
+  return ok_area_(small ? V{} : e + 1, q, q * ((d - 1) - den));
 }
 
 //@ arcsinh : area frexp sqrt abs copysign

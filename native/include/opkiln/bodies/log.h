@@ -1,28 +1,40 @@
 //@ frexp :
-// x = m * 2^e with m in [sqrt(1/2), sqrt(2)), e as a float; x positive and finite, else rubbish.
-// `binade` is for x that is not subnormal, multiplied by 2^up before.
+// x = m * 2^e with m in [sqrt(1/2), sqrt(2)), e as a float. So that logarithms need no more care,
+// e is -inf of 0, inf of infinity, and m or e is NaN of NaN and what is negative.
 template <class V>
-OK_FN V ok_binade_(V x, V up, V& e) {
+OK_FN V ok_frexp_(V x, V& e) {
   typedef IVec<V> I;
-  I b = (I)x, k;
-  if constexpr (sizeof(ok_elt<V>) == 4) {
-    k = (b - 0x3f3504f3) >> 23;
-    e = __builtin_convertvector(k, V) - up;
-    return (V)(b - (k << 23));
+  constexpr bool single = sizeof(ok_elt<V>) == 4;
+#ifdef OK_AVX512
+  if constexpr (sizeof(V) == 64) {
+    V m;
+    // 8: m in [1, 2), NaN of what is negative.
+    if constexpr (single) {
+      e = __builtin_ia32_getexpps512_mask(x, x, -1, 4);
+      m = __builtin_ia32_getmantps512_mask(x, 8, x, -1, 4);
+    } else {
+      e = __builtin_ia32_getexppd512_mask(x, x, -1, 4);
+      m = __builtin_ia32_getmantpd512_mask(x, 8, x, -1, 4);
+    }
+    I high = m >= ok_c<V>(single ? 0x1.6a09e6p0 : 0x1.6a09ep0);
+    e = high ? e + 1 : e;
+    return (V)(high ? (I)m - ((ok_elt<I>)1 << (single ? 23 : 52)) : (I)m);
+  }
+#endif
+  V inf = ok_c<V>(__builtin_inf()), y;
+  I tiny = x < ok_c<V>(single ? 0x1p-126 : 0x1p-1022), k;
+  y = tiny ? x * ok_c<V>(single ? 0x1p24 : 0x1p54) : x;
+  if constexpr (single) {
+    k = ((I)y - 0x3f3504f3) >> 23;
+    e = __builtin_convertvector(k, V) - (tiny ? ok_c<V>(24) : V{});
   } else {
     // Adding the bits of 1.5 * 2^52 turns a small integer into a float without a conversion,
     // which AVX2 lacks for 64 bits.
-    k = (b - 0x3fe6a09e00000000) >> 52;
-    e = (V)(k + 0x4338000000000000) - (up + 0x1.8p52);
-    return (V)(b - (k << 52));
+    k = ((I)y - 0x3fe6a09e00000000) >> 52;
+    e = (V)(k + 0x4338000000000000) - (tiny ? ok_c<V>(0x1.8p52 + 54) : ok_c<V>(0x1.8p52));
   }
-}
-template <class V>
-OK_FN V ok_frexp_(V x, V& e) {
-  constexpr bool single = sizeof(ok_elt<V>) == 4;
-  IVec<V> tiny = x < ok_c<V>(single ? 0x1p-126 : 0x1p-1022);
-  x = tiny ? x * (single ? 0x1p24f : 0x1p54) : x;
-  return ok_binade_(x, tiny ? ok_c<V>(single ? 24 : 54) : V{}, e);
+  e = ((x > 0) & (x < inf)) ? e : (x == 0 ? -inf : (x < 0 ? inf - inf : x));
+  return (V)((I)y - (k << (single ? 23 : 52)));
 }
 
 //@ logm : fma
@@ -57,17 +69,12 @@ OK_FN V ok_logm_(V f, V lo) {
     return f - (h - ok_fma(q, ok_fma(p, z, h), lo));
   }
 }
-// The logarithms of what is not positive and finite; r elsewhere.
-template <class V>
-OK_FN V ok_log_odd_(V x, V r) {
-  V inf = ok_c<V>(__builtin_inf());
-  return ((x > 0) & (x < inf)) ? r : (x == 0 ? -inf : (x < 0 ? inf - inf : x));
-}
+// e log 2 + log(1 + f). Both parts of log 2 are positive, so that an infinite e stays.
 template <class V>
 OK_FN V ok_ln2_(V e, V f) {
   constexpr bool s = sizeof(ok_elt<V>) == 4;
-  V lo = e * ok_c<V>(s ? -2.12194440e-4 : 1.90821492927058770002e-10);
-  return ok_fma(e, ok_c<V>(s ? 0.693359375 : 6.93147180369123816490e-01), ok_logm_(f, lo));
+  V lo = e * ok_c<V>(s ? 0x1.7f7d1cp-20 : 1.90821492927058770002e-10);
+  return ok_fma(e, ok_c<V>(s ? 0x1.62e4p-1 : 6.93147180369123816490e-01), ok_logm_(f, lo));
 }
 
 //@ log : frexp logm
@@ -75,36 +82,67 @@ OK_FN V ok_ln2_(V e, V f) {
 template <class V>
 OK_FN V ok_log(V x) {
   V e, m = ok_frexp_(x, e);
-  return ok_log_odd_(x, ok_ln2_(e, m - 1));
+  return ok_ln2_(e, m - 1);
 }
 
-//@ log2 : frexp logm
+//@ log2 : frexp logm fma
+// f32: a minimax polynomial of its own (mpmath) is shorter than a product with the logarithm.
 template <class V>
 OK_FN V ok_log2(V x) {
-  V e, m = ok_frexp_(x, e), y = ok_logm_(m - 1, V{});
-  constexpr bool s = sizeof(ok_elt<V>) == 4;
-  V lo = y * ok_c<V>(s ? 0x1.4ae0cp-26 : 0x1.777d0ffda0d24p-56);
-  return ok_log_odd_(x, ok_fma(y, ok_c<V>(s ? 0x1.715476p+0 : 0x1.71547652b82fep+0), lo + e));
+  V e, f = ok_frexp_(x, e) - 1, p;
+  if constexpr (sizeof(ok_elt<V>) == 4) {
+#define OK_P(c) p = ok_fma(p, f, ok_c<V>(c));
+    p = ok_c<V>(-0x1.ce505ap-4f);
+    OK_P(0x1.803ff4p-3f)
+    OK_P(-0x1.86459p-3f)
+    OK_P(0x1.a27a88p-3f)
+    OK_P(-0x1.eaccb8p-3f)
+    OK_P(0x1.27823p-2f)
+    OK_P(-0x1.715a38p-2f)
+    OK_P(0x1.ec7086p-2f)
+    OK_P(-0x1.715472p-1f)
+#undef OK_P
+    return ok_fma(f, ok_c<V>(0x1.715476p+0f), p * (f * f)) + e;
+  } else {
+    V y = ok_logm_(f, V{});
+    return ok_fma(y, ok_c<V>(0x1.71547652b82fep+0), ok_fma(y, ok_c<V>(0x1.777d0ffda0d24p-56), e));
+  }
 }
 
 //@ log10 : frexp logm fma
+// Both parts of log10(2) are positive, so that an infinite e stays.
 template <class V>
 OK_FN V ok_log10(V x) {
-  V e, m = ok_frexp_(x, e), y = ok_logm_(m - 1, V{});
-  constexpr bool s = sizeof(ok_elt<V>) == 4;
-  V lo = y * ok_c<V>(s ? -0x1.5b235ep-27 : 0x1.95355baaafad3p-57);
-  lo = ok_fma(e, ok_c<V>(s ? -0x1.ec10cp-27 : -0x1.9dc1da994fd21p-59), lo);
-  lo = ok_fma(y, ok_c<V>(s ? 0x1.bcb7b2p-2 : 0x1.bcb7b1526e50ep-2), lo);
-  return ok_log_odd_(x, ok_fma(e, ok_c<V>(s ? 0x1.344136p-2 : 0x1.34413509f79ffp-2), lo));
+  V e, f = ok_frexp_(x, e) - 1, p;
+  if constexpr (sizeof(ok_elt<V>) == 4) {
+#define OK_P(c) p = ok_fma(p, f, ok_c<V>(c));
+    p = ok_c<V>(0x1.3f6a6ep-5f);
+    OK_P(-0x1.009f96p-4f)
+    OK_P(0x1.08c3fep-4f)
+    OK_P(-0x1.266fd6p-4f)
+    OK_P(0x1.631fcap-4f)
+    OK_P(-0x1.bcc37p-4f)
+    OK_P(0x1.287bd4p-3f)
+    OK_P(-0x1.bcb7a8p-3f)
+#undef OK_P
+    p = ok_fma(p, f * f, e * ok_c<V>(0x1.09f7ap-26f));
+    p = ok_fma(f, ok_c<V>(0x1.bcb7b2p-2f), p);
+    return ok_fma(e, ok_c<V>(0x1.344134p-2f), p);
+  } else {
+    V y = ok_logm_(f, V{});
+    V lo = ok_fma(e, ok_c<V>(0x1.e623e2566b02ep-55), y * ok_c<V>(0x1.95355baaafad3p-57));
+    p = ok_fma(y, ok_c<V>(0x1.bcb7b1526e50ep-2), lo);
+    return ok_fma(e, ok_c<V>(0x1.34413509f79fep-2), p);
+  }
 }
 
-//@ log1p : frexp logm scale copysign
+//@ log1p : frexp logm scale abs copysign
 // log(1 + x) = log(m) + e log 2 where what rounding 1 + x lost is put back into m.
 template <class V>
 OK_FN V ok_log1p(V x) {
   V u = x + 1, b = u - 1, c = (1 - (u - b)) + (x - b), e, m = ok_frexp_(u, e);
-  c = e < ok_c<V>(60) ? ok_scale(c, -e) : V{};
-  return ok_copysign(ok_log_odd_(u, ok_ln2_(e, (m - 1) + c)), x);
+  c = ok_abs(e) < ok_c<V>(60) ? ok_scale(c, -e) : V{};
+  return ok_copysign(ok_ln2_(e, (m - 1) + c), x);
 }
 
 //@ logaddexp : exp log1p abs
@@ -122,86 +160,94 @@ OK_FN V ok_logaddexp2(V x, V y) {
   return ok_fma(ok_log1p(ok_exp2(-d)), ok_c<V>(1.4426950408889634), x > y ? x : y);
 }
 
-//@ pow : frexp scale abs cap fma round
-// x^y = e^(y log x): log x and its product with y as unevaluated sums of two numbers, from the
-// series in z = (m - 1) / (m + 1); polynomials of ours (mpmath). Special cases as in C99.
+//@ pow : frexp scale abs any cap fma round
+// |x|^y = 2^(y log2 |x|): log2 |x| and its product with y as unevaluated sums of two numbers, from
+// the series in z = (m - 1) / (m + 1); polynomials of ours (mpmath), even and odd coefficients
+// apart where that shortens the wait for them. Special cases as in C99.
 template <class V>
 OK_FN V ok_pow(V x, V y) {
   typedef ok_elt<V> T;
+  constexpr bool single = sizeof(T) == 4;
   V a = ok_abs(x), e, m = ok_frexp_(a, e), inf = ok_c<V>(__builtin_inf());
-  V f = m - 1, d = m + 1, rc = 1 / d, t, z, zl, s, u, w, h, l, p, n, r, q;
-  // z + zl = f / (m + 1), with the rounding of m + 1 put back.
+  V f = m - 1, rc = 1 / (m + 1), z, zl, s, t, u, v, vl, c, h, l, p, n, r, q;
+  // z + zl = f / (2 + f); f - 2 z is exact.
   z = f * rc;
-  zl = (ok_fma(-z, d, f) - z * (m - (d - 1))) * rc;
+  zl = ok_fma(-z, f, ok_fma(z, ok_c<V>(-2), f)) * rc;
   s = z * z;
-#define OK_P(c) t = ok_fma(t, s, ok_c<V>(c));
-  if constexpr (sizeof(T) == 4) {
-    t = ok_c<V>(0x1.dfdaf2p-3f);
-    OK_P(0x1.245122p-2f)
-    OK_P(0x1.999a04p-2f)
-  } else {
-    t = ok_c<V>(0.13202150620942818);
-    OK_P(0.13256156045281733)
-    OK_P(0.1538678757424497)
-    OK_P(0.181817836603122)
-    OK_P(0.22222222528754565)
-    OK_P(0.28571428570044294)
-    OK_P(0.4000000000000239)
-  }
-#undef OK_P
-  // u + ul = 2/3 + s t; w + wl = z^3; their product is v + vl.
-  V third = ok_c<V>(sizeof(T) == 4 ? 0x1.555556p-1 : 0x1.5555555555555p-1), st = s * t;
-  u = third + st;
-  V ul = (third - u) + st + ok_c<V>(sizeof(T) == 4 ? -0x1.555556p-26 : 0x1.5555555555555p-55);
-  V sl = ok_fma(z, z, -s) + 2 * z * zl;
-  w = s * z;
-  V wl = ok_fma(s, z, -w) + (s * zl + sl * z), v = w * u;
-  V vl = ok_fma(w, u, -v) + (w * ul + wl * u);
-  // h + l = log |x| = e log 2 + 2 z + z^3 (...)
-  V b = e * ok_c<V>(sizeof(T) == 4 ? 0x1.62e4p-1 : 0x1.62e42fefa38p-1), c = b + 2 * z;
-  l = (b - c) + 2 * z;
-  h = c + v;
-  l = l + ((c - h) + v) + (vl + 2 * zl);
-  l = ok_fma(e, ok_c<V>(sizeof(T) == 4 ? 0x1.7f7d1cp-20 : 0x1.ef35793c7673p-45), l);
-  h = ok_and(a > 0, a < inf) ? h : (a == 0 ? -inf : a);
-  // q + l = y log |x|, kept in the range where the exponential is not 0 or infinite.
-  p = y * h;
-  l = ok_fma(y, h, -p) + y * l;
-  q = ok_raise(ok_cap(p, sizeof(T) == 4 ? 89.0 : 710.0), sizeof(T) == 4 ? -105.0 : -746.0);
-  l = q == p ? l : V{};
 #define OK_P(c) t = ok_fma(t, r, ok_c<V>(c));
-  if constexpr (sizeof(T) == 4) {
-    n = ok_rint(q * 1.44269504f);
-    h = ok_fma(n, ok_c<V>(-0x1.62e43p-1f), q);
-    l = ok_fma(n, ok_c<V>(0x1.05c61p-29f), l);
-    r = h + l;
-    t = ok_c<V>(0x1.6d53cap-10f);
-    OK_P(0x1.123e7p-7f)
-    OK_P(0x1.5554e2p-5f)
-    OK_P(0x1.55548ap-3f)
+#define OK_Q(c) u = ok_fma(u, r, ok_c<V>(c));
+  // log2 |x| = e + 2 / log(2) z + v, v + vl = z^3 (2 / (3 log(2)) + s t).
+  if constexpr (single) {
+    r = s;
+    t = ok_c<V>(0x1.59ee52p-2f);
+    OK_P(0x1.a5bbfap-2f)
+    OK_P(0x1.27770ep-1f)
+    OK_P(0x1.ec709ep-1f)
+    v = s * ok_fma(ok_c<V>(3), zl, z) * t;
+    vl = V{};
   } else {
-    n = ok_rint(q * 1.4426950408889634);
-    h = ok_fma(n, ok_c<V>(-0x1.62e42fefa39efp-1), q);
-    l = ok_fma(n, ok_c<V>(-0x1.abc9e3b39803fp-56), l);
-    r = h + l;
-    t = ok_c<V>(2.5112779574847208e-08);
-    OK_P(2.762606221756207e-07)
-    OK_P(2.7557232567177175e-06)
-    OK_P(2.4801506442228573e-05)
-    OK_P(0.0001984126989889821)
-    OK_P(0.001388888892862377)
-    OK_P(0.008333333333315896)
-    OK_P(0.041666666666599274)
-    OK_P(0.16666666666666685)
+    r = s * s;
+    t = ok_c<V>(0.19038090323094192);
+    u = ok_c<V>(0.19125568745638485);
+    OK_P(0.22198397325412028)
+    OK_Q(0.26230770170603657)
+    OK_P(0.3205989022662384)
+    OK_Q(0.4121985830919861)
+    OK_P(0.5770780163556178)
+    t = ok_fma(u, s, t);
+    // u + ul, w + wl = z^3 and their product v + vl.
+    V third = ok_c<V>(0x1.ec709dc3a03fdp-1), st = s * t, w = s * z;
+    u = third + st;
+    V ul = (third - u) + (st + ok_c<V>(0x1.d27f05548af0cp-55));
+    V sl = ok_fma(z + z, zl, ok_fma(z, z, -s));
+    V wl = ok_fma(s, zl, ok_fma(sl, z, ok_fma(s, z, -w)));
+    v = w * u;
+    vl = ok_fma(w, ul, ok_fma(wl, u, ok_fma(w, u, -v)));
   }
-  OK_P(0.5)
+  V two = ok_c<V>(single ? 0x1.715476p+1 : 0x1.71547652b82fep+1);
+  V two_lo = ok_c<V>(single ? 0x1.4ae0cp-25 : 0x1.777d0ffda0d24p-55);
+  q = z * two;
+  l = ok_fma(zl, two, ok_fma(z, two_lo, ok_fma(z, two, -q)));
+  c = e + q;
+  h = c + v;
+  l = (((e - c) + q) + (l + vl)) + ((c - h) + v);
+  // q + l = y log2 |x|, kept in the range where the power of two is not 0 or infinite.
+  p = y * h;
+  l = ok_fma(y, l, ok_fma(y, h, -p));
+  q = ok_raise(ok_cap(p, single ? 129.0 : 1025.0), single ? -151.0 : -1076.0);
+  n = ok_rint(q);
+  q = (q - n) + (q == p ? l : V{});
+  r = q * q;
+  if constexpr (single) {
+    u = ok_c<V>(0x1.3f906cp-13f);
+    t = ok_c<V>(0x1.5f0a66p-10f);
+    OK_Q(0x1.3b30bp-7f)
+    OK_P(0x1.c6af78p-5f)
+    OK_Q(0x1.ebfbd8p-3f)
+    OK_P(0x1.62e43p-1f)
+  } else {
+    t = ok_c<V>(4.4499554277714775e-10);
+    u = ok_c<V>(7.073826046257378e-09);
+    OK_P(1.0178086773976161e-07)
+    OK_Q(1.3215435001111045e-06)
+    OK_P(1.5252733805507874e-05)
+    OK_Q(0.00015403530457765014)
+    OK_P(0.0013333558146380658)
+    OK_Q(0.009618129107593498)
+    OK_P(0.05550410866482226)
+    OK_Q(0.24022650695910133)
+    OK_P(0.6931471805599453)
+  }
 #undef OK_P
-  t = ok_scale(ok_fma(t, r * r, (h - r) + l) + r + 1, n);
-  // Sign and special values.
-  IVec<V> whole = ok_rint(y) == y, odd = whole & (ok_rint(y * 0.5) * 2 != y), one;
-  IVec<V> sign = (IVec<V>)x & odd & ((ok_elt<IVec<V>>)1 << (8 * sizeof(T) - 1));
-  t = (V)((IVec<V>)t ^ sign);
-  t = ((x < 0) & ~whole & (a < inf)) ? inf - inf : t;
-  one = (x == 1) | (y == 0) | ((a == 1) & (ok_abs(y) == inf));
-  return one ? ok_c<V>(1) : t;
+#undef OK_Q
+  t = ok_scale(ok_fma(ok_fma(u, q, t), q, ok_c<V>(1)), n);
+  // Signs, and where 1 comes of 0 times infinity or NaN. The rest saves the time only.
+  if (ok_any(((IVec<V>)x < 0) | (p != p))) {
+    V half = y * ok_c<V>(0.5);
+    IVec<V> whole = ok_rint(y) == y, odd = whole & (ok_rint(half) != half);
+    IVec<V> sign = (IVec<V>)x & odd & ((ok_elt<IVec<V>>)1 << (8 * sizeof(T) - 1));
+    t = ((x < 0) & ~whole & (a < inf)) ? inf - inf : (V)((IVec<V>)t ^ sign);
+    t = ((x == 1) | (y == 0) | ((a == 1) & (ok_abs(y) == inf))) ? ok_c<V>(1) : t;
+  }
+  return t;
 }

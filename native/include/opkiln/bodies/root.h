@@ -1,44 +1,47 @@
-//@ cbrt : frexp abs copysign fma
-// |x| = 2^(3k) a with a in [0.35, 2.83]; r about a^(-2/3) from a minimax polynomial of ours
-// (mpmath), then one Newton step for y = a r.
+//@ cbrt : abs copysign fma
+// w = r^2 (...) is about a^(-2/3), from r about a^(-1/3) whose bits are those of a divided by -3
+// (off by 3.4%) and a minimax polynomial of ours (mpmath) in 1 - a r^3; then a Newton step for y =
+// a w.
 template <class V>
 OK_FN V ok_cbrt(V x) {
   typedef IVec<V> I;
-  constexpr bool single = sizeof(ok_elt<V>) == 4;
-  V y = ok_abs(x), e, m = ok_frexp_(y, e), f = m - 1, r, n, k, a;
-  IVec<V> usual = (y > 0) & (y < ok_c<V>(__builtin_inf()));
-#define OK_P(c) r = ok_fma(r, f, ok_c<V>(c));
-  if constexpr (single) {
-    r = ok_c<V>(-0x1.684aeep-2f);
-    OK_P(0x1.04a51ep-1f)
-    OK_P(-0x1.031facp-1f)
-    OK_P(0x1.1b6b7ap-1f)
-    OK_P(-0x1.552d92p-1f)
-    OK_P(0x1.0000c6p+0f)
+  V a = ok_abs(x), r, s, e, p, w, y;
+  I tiny = a < ok_c<V>(sizeof(ok_elt<V>) == 4 ? 0x1p-100 : 0x1p-900);
+#define OK_P(c) p = ok_fma(p, e, ok_c<V>(c));
+#define OK_R() \
+  s = r * r;   \
+  e = ok_fma(-a * r, s, ok_c<V>(1));
+  if constexpr (sizeof(ok_elt<V>) == 4) {
+    a = tiny ? a * 0x1p96f : a;
+    r = ok_fma(__builtin_convertvector((I)a, V), ok_c<V>(-1 / 3.0f), ok_c<V>(169.26533f * 0x1p23f));
+    r = (V) __builtin_convertvector(r, I);
+    OK_R()
+    p = ok_c<V>(0x1.ff3a08p-2f);
+    OK_P(0x1.1ee0bp-1f)
+    OK_P(0x1.5553bp-1f)
+    OK_P(0x1.ffff3p-1f)
   } else {
-    r = ok_c<V>(0.24875529557149925);
-    OK_P(-0.41866903492902824)
-    OK_P(0.3961876410761252)
-    OK_P(-0.37619710981371846)
-    OK_P(0.396145795719973)
-    OK_P(-0.4225363437388241)
-    OK_P(0.45277595248878166)
-    OK_P(-0.49382853959096057)
-    OK_P(0.5555543163543405)
-    OK_P(-0.666666650989231)
-    OK_P(1.0000000024541196)
+    // Adding the bits of 1.5 * 2^52 turns a small integer into a float without a conversion.
+    a = tiny ? a * 0x1p600 : a;
+    r = (V)(((I)a >> 32) + 0x4338000000000000) - 0x1.8p52;
+    r = ok_fma(r, ok_c<V>(-1 / 3.0), ok_c<V>(1363.932 * 0x1p20 + 0x1.8p52));
+    r = (V)((I)r << 32);
+    OK_R()
+    p = ok_c<V>(0.40647976335038516);
+    OK_P(0.4295291173109338)
+    OK_P(0.45262902096977037)
+    OK_P(0.4937902890862858)
+    OK_P(0.5555556398967044)
+    OK_P(0.6666667148842277)
+    OK_P(0.9999999999801654)
   }
 #undef OK_P
-  V magic = ok_c<V>(single ? 0x1.8p23 : 0x1.8p52);
-  n = ok_fma(e, ok_c<V>(1.0 / 3), magic);
-  k = ok_fma(n - magic, ok_c<V>(-3), e);
-  a = m * (k > 0 ? ok_c<V>(2) : (k < 0 ? ok_c<V>(0.5) : ok_c<V>(1)));
-  r = r *
-      (k > 0 ? ok_c<V>(0.6299605249474366) : (k < 0 ? ok_c<V>(1.5874010519681996) : ok_c<V>(1)));
-  y = a * r;
-  y = ok_fma(ok_fma(-y * y, y, a), r * ok_c<V>(1.0 / 3), y);
-  y = (V)((I)y + ((I)n << (single ? 23 : 52)));
-  return usual ? ok_copysign(y, x) : x;
+#undef OK_R
+  w = s * p;
+  y = a * w;
+  y = ok_fma(ok_fma(-y * y, y, a), w * ok_c<V>(1.0 / 3), y);
+  y = tiny ? y * ok_c<V>(sizeof(ok_elt<V>) == 4 ? 0x1p-32 : 0x1p-200) : y;
+  return a < ok_c<V>(__builtin_inf()) ? ok_copysign(y, x) : x;
 }
 
 //@ hypot : abs sqrt fma
