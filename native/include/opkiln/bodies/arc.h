@@ -30,11 +30,13 @@ OK_FN V ok_arcsine_(V a, V& b) {
 #undef OK_P
   return p * (b * s);
 }
-// base + factor (b + q); base is a multiple of pi/2, whose rounding is put back.
+// base + factor (b + q), where what rounding base (a multiple of pi/2) and the sum lost is put
+// back.
 template <class V>
 OK_FN V ok_turn_(V base, V factor, V b, V q) {
   V lo = base * ok_c<V>(sizeof(ok_elt<V>) == 4 ? -2.7827534e-08 : 3.8981718325193755e-17);
-  return ok_fma(factor, b, base) + ok_fma(factor, q, lo);
+  V sum = ok_fma(factor, b, base), lost = ok_fma(factor, b, base - sum);
+  return sum + (ok_fma(factor, q, lo) + lost);
 }
 
 //@ arcsin : arcsine abs copysign

@@ -160,31 +160,35 @@ OK_FN V ok_area_(V k, V q, V lo) {
   lo = ok_fma(k, ok_c<V>(single ? 0x1.7f7d1cp-20 : 0x1.abc9e3b39803fp-56), lo);
   return ok_fma(k, ok_c<V>(single ? 0x1.62e4p-1 : 0x1.62e42fefa39efp-1), ok_fma(p, s * h, lo) + h);
 }
-// log(a + r), or 2 atanh(num / (den + 1)) where small, for a + r >= 1. Halves keep the sum finite;
-// what rounding the denominator lost is put back (it is about 2).
+
+//@ arclog : area frexp scale fma
+// log(a + b), or 2 atanh(num / (den + 1)) where small, for a >= b, a + b >= 1. Halves keep the sum
+// finite; what rounding it and the denominator (about 2) lost is put back.
 template <class V>
-OK_FN V ok_arclog_(V a, V r, IVec<V> small, V num, V den) {
-  V h = ok_fma(r, ok_c<V>(0.5), a * ok_c<V>(0.5)), e, m = ok_frexp_(h, e);
-  num = small ? num : m - 1;
+OK_FN V ok_arclog_(V a, V b, IVec<V> small, V num, V den) {
+  V half = a * ok_c<V>(0.5), h = ok_fma(b, ok_c<V>(0.5), half), e, m = ok_frexp_(h, e);
+  V lost = ok_fma(b, ok_c<V>(0.5), half - h);
+  lost = a < ok_c<V>(0x1p30) ? ok_scale(lost, -e) : V{};
+  num = small ? num : m - 1 + lost;
   den = small ? den : m;
   V d = den + 1, q = num / d;
   return ok_area_(small ? V{} : e + 1, q, q * ((d - 1) - den));
 }
 
-//@ arcsinh : area frexp sqrt abs copysign
+//@ arcsinh : arclog sqrt abs copysign
 template <class V>
 OK_FN V ok_arcsinh(V x) {
   V a = ok_abs(x), one = ok_c<V>(1);
   V r = a > ok_c<V>(0x1p30) ? a : ok_sqrt(ok_fma(a, a, one));
-  return ok_copysign(ok_arclog_(a, r, a < ok_c<V>(0.53), a, r), x);
+  return ok_copysign(ok_arclog_(r, a, a < ok_c<V>(0.53), a, r), x);
 }
 
-//@ arccosh : area frexp sqrt
+//@ arccosh : arclog sqrt
 template <class V>
 OK_FN V ok_arccosh(V x) {
   V t = x - 1, r = ok_sqrt(x < 1 ? t : ok_fma(t, t, t + t));
   r = x > ok_c<V>(0x1p30) ? x : r;
-  return ok_arclog_(x, r, x < ok_c<V>(1.13), r, x);
+  return ok_arclog_(x, r, x < ok_c<V>(1.09), r, x);
 }
 
 //@ arctanh : area abs copysign

@@ -1,6 +1,6 @@
 //@ quarter : any fma
 // y = k pi/2 + r + lo with |r| about pi/4 or less, for y >= 0. Large arguments (Payne and Hanek):
-// 192 bits of 1/pi, by lane.
+// 192 bits of 1/pi, by lane. Where `fine`, lo holds what rounding r lost.
 template <class T, class I>
 OK_COLD void ok_pi_big_(const T* y, T* r, T* l, I* k) {
   static const u64 inverse[20] = {0,
@@ -25,7 +25,6 @@ OK_COLD void ok_pi_big_(const T* y, T* r, T* l, I* k) {
                                   0x2b0198237e3db5d5};
   for (int i = 0; i < OK_N; i++) {
     if (!(y[i] >= (sizeof(T) == 4 ? T(1048576) : T(1073741824)))) continue;
-    l[i] = 0;
     if (y[i] - y[i] != 0) {
       r[i] = y[i] - y[i];
       continue;
@@ -49,31 +48,40 @@ OK_COLD void ok_pi_big_(const T* y, T* r, T* l, I* k) {
     }
     // (hi + lo 2^-64) pi in twice the precision.
     f64 a = (f64)hi, b = (f64)(i64)(hi - (u64)a) + (f64)lo * 0x1p-64;
-    f64 c = a + b, v = c * 0x1.921fb54442d18p+1;
+    f64 c = a + b, u = c * 0x1.921fb54442d18p+1;
     b = a - c + b;
-    v += __builtin_fma(c, 0x1.921fb54442d18p+1, -v) +
-         (c * 0x1.1a62633145c07p-53 + b * 0x1.921fb54442d18p+1);
-    r[i] = (T)((minus ? -v : v) * 0x1p-63);
+    b = __builtin_fma(c, 0x1.921fb54442d18p+1, -u) +
+        (c * 0x1.1a62633145c07p-53 + b * 0x1.921fb54442d18p+1);
+    f64 v = u + b, scale = minus ? -0x1p-63 : 0x1p-63;
+    r[i] = (T)(v * scale);
+    l[i] = (T)((v * scale - r[i]) + (u - v + b) * scale);
   }
 }
-template <class V>
+template <bool fine, class V>
 OK_FN V ok_quarter_(V y, V& lo, IVec<V>& k) {
   typedef ok_elt<V> T;
-  V n, r;
+  V n, r, w, whole, second;
   if constexpr (sizeof(T) == 4) {
     n = ok_fma(y, ok_c<V>(0.636619772f), ok_c<V>(0x1.8p23f));
     k = (IVec<V>)n;
     n = n - 0x1.8p23f;
-    r = ok_fma(n, ok_c<V>(-0x1.921fb4p+0f), y);
-    r = ok_fma(n, ok_c<V>(-0x1.4442dp-24f), r);
+    whole = ok_fma(n, ok_c<V>(-0x1.921fb4p+0f), y);
+    second = ok_c<V>(-0x1.4442dp-24f);
     lo = n * ok_c<V>(-0x1.846988p-48f);
   } else {
     n = ok_fma(y, ok_c<V>(0.6366197723675814), ok_c<V>(0x1.8p52));
     k = (IVec<V>)n;
     n = n - 0x1.8p52;
-    r = ok_fma(n, ok_c<V>(-0x1.921fb54442d18p+0), y);
-    r = ok_fma(n, ok_c<V>(-0x1.1a62633145c06p-54), r);
+    whole = ok_fma(n, ok_c<V>(-0x1.921fb54442d18p+0), y);
+    second = ok_c<V>(-0x1.1a62633145c06p-54);
     lo = n * ok_c<V>(-0x1.c1cd129024e08p-107);
+  }
+  if constexpr (fine) {
+    w = n * second;
+    r = whole + w;
+    lo = lo + (ok_fma(n, second, -w) + ((whole - r) + w));
+  } else {
+    r = ok_fma(n, second, whole);
   }
   if (__builtin_expect(ok_any(y >= (sizeof(T) == 4 ? T(1048576) : T(1073741824))), 0)) {
     T ys[OK_N], rs[OK_N], ls[OK_N];
@@ -96,7 +104,7 @@ template <bool cosine, class V>
 OK_FN V ok_sincos_(V x) {
   typedef ok_elt<V> T;
   IVec<V> k;
-  V lo, r = ok_quarter_(ok_abs(x), lo, k), s = r * r, p, q;
+  V lo, r = ok_quarter_<false>(ok_abs(x), lo, k), s = r * r, p, q;
 #define OK_P(c) p = ok_fma(p, s, ok_c<V>(c));
 #define OK_Q(c) q = ok_fma(q, s, ok_c<V>(c));
   if constexpr (sizeof(T) == 4) {
@@ -151,7 +159,7 @@ template <class V>
 OK_FN V ok_tan(V x) {
   typedef ok_elt<V> T;
   IVec<V> k;
-  V lo, r = ok_quarter_(ok_abs(x), lo, k), s = r * r, p;
+  V lo, r = ok_quarter_<true>(ok_abs(x), lo, k), s = r * r, p;
 #define OK_P(c) p = ok_fma(p, s, ok_c<V>(c));
   if constexpr (sizeof(T) == 4) {
     p = ok_c<V>(0x1.1e92e6p-8f);
@@ -178,7 +186,7 @@ OK_FN V ok_tan(V x) {
     OK_P(0.33333333333332776)
   }
 #undef OK_P
-  p = ok_fma(p, r * s, lo) + r;
+  p = ok_fma(p, r * s, ok_fma(s, lo, lo)) + r;
   constexpr ok_elt<IVec<V>> top = (ok_elt<IVec<V>>)1 << (8 * sizeof(T) - 1);
   return (V)((IVec<V>)((k & 1) != 0 ? -1 / p : p) ^ ((IVec<V>)x & top));
 }
