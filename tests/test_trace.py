@@ -48,6 +48,10 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
         x.clip(min=0),
     ),
     "no bounds": lambda x: (np.clip(x, None, 2), np.clip(x, 0, None), x.clip(), x.clip(0, 2)),
+    "array API names": lambda x: (
+        [f(x / 8) for f in (np.asin, np.acos, np.atan, np.asinh, np.acosh, np.atanh)]
+        + [np.atan2(x / 8, 2), np.pow(x / 8, 2)]
+    ),
     "rounding": lambda x: (np.floor(x), np.ceil(x), np.trunc(x), np.round(x), x.round()),
     "tests": lambda x: (np.isnan(x), np.isinf(x), np.isfinite(x)),
     "order": lambda x: (np.maximum(x, 1), np.minimum(x, x.T.T), np.sign(x), np.abs(x), abs(x)),
