@@ -41,8 +41,8 @@ _ROWS = (
     DType("float64", "f", 8, "f64", "", True),
     DType("float16", "f", 2, "f32", "_f16", False),
     DType("bfloat16", "f", 2, "f32", "_bf16", False),
-    DType("complex64", "c", 8, "c64", "_complex<c64>", True),
-    DType("complex128", "c", 16, "c128", "_complex<c128>", True),
+    DType("complex64", "c", 8, "cf32", "_complex<cf32>", True),
+    DType("complex128", "c", 16, "cf64", "_complex<cf64>", True),
     DType("datetime64", "M", 8, "i64", "", True),
     DType("timedelta64", "m", 8, "i64", "", True),
 )

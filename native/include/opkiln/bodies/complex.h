@@ -7,8 +7,8 @@ template <class V>
 struct ok_cplx {
   V re, im;
 };
-typedef ok_cplx<vf32> vc64;
-typedef ok_cplx<vf64> vc128;
+typedef ok_cplx<vf32> vcf32;
+typedef ok_cplx<vf64> vcf64;
 template <class V>
 OK_FN ok_cplx<V> ok_complex(V re, V im) {
   return {re, im};
@@ -393,12 +393,13 @@ OK_FN ok_cplx<V> ok_carctan(ok_cplx<V> z) {
 
 //@ complex_memory : complex
 // In memory the parts of a value lie side by side. The emitter names these functions with the type
-// in memory: ok_load_complex<c64>.
-struct __attribute__((packed, may_alias)) c64 {
+// in memory: ok_load_complex<cf32>.
+// Not c64: an emitted kernel names the stride of its operand 64 so.
+struct __attribute__((packed, may_alias)) cf32 {
   typedef f32 part;
   f32 re, im;
 };
-struct __attribute__((packed, may_alias)) c128 {
+struct __attribute__((packed, may_alias)) cf64 {
   typedef f64 part;
   f64 re, im;
 };
