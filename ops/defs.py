@@ -157,7 +157,9 @@ class OpRow:
     exactness: str = "exact"  # exact | ulp | bound
     ungated: str = ""  # what even an exact row leaves open, as NumPy itself does: "zero sign"
     ulp: float = 0.0  # tolerance of `ulp` rows against the true value
-    unit: str = "result"  # whose last place that is: "operand", the larger, where results cancel
+    # Whose last place that is: "operand", the larger, where results cancel; or a function of the
+    # operands, where that is larger than the result. Its docstring stands in the page of ops.
+    unit: str | Callable[..., float] = "result"
     domain: tuple[float, float] = (-8.0, 8.0)  # where tests draw float operands
     gradient: Gradient | None = None
     differentiable: bool = True  # False: declared to have no gradient

@@ -121,7 +121,10 @@ def accuracy(row: OpRow, ulps: dict[str, dict[str, str]]) -> str:
     body = re.findall(r"\bok_(\w+)\(", row.expr)
     found = ulps.get(body[0] if body else row.name) or ulps.get(row.name, {})
     figures = ", ".join(found[d] for d in ("float32", "float64") if d in found)
-    of = " of the larger operand" if row.unit == "operand" else ""
+    if callable(row.unit):
+        of = f" {row.unit.__doc__}".rstrip(".")
+    else:
+        of = " of the larger operand" if row.unit == "operand" else ""
     return f"{row.ulp:g} ulp{of}" + (f" ({figures})" if figures else "")
 
 

@@ -47,7 +47,8 @@ UNARY_MATH = [
 ]
 BINARY_MATH = ["pow", "arctan2", "hypot", "logaddexp", "logaddexp2"]
 # Their distance from the true value is measured in tests/test_special.py.
-SPECIAL = ["erfc", "gelu", "gelu_tanh", "expit", "silu", "hard_swish", "softplus", "logit"]
+SPECIAL = ["erfc", "erfinv", "lgamma", "digamma", "trigamma", "sinc", "expit", "logit", "softplus"]
+SPECIAL += ["gelu", "gelu_tanh", "silu", "hard_swish"]
 ROUNDINGS = ["rint", "floor", "ceil", "trunc", "sqrt", "abs", "sign"]
 # (-march, lanes): every width of the machine's own target, and two targets without AVX-512.
 NATIVE = [("native", 8), ("native", 16), ("native", 32), ("native", 64)]

@@ -25,6 +25,7 @@ def _atan2(y: Any, x: Any) -> Any:
 # One entry for each row of exactness "ulp": adding such a row means adding its truth.
 TRUTH: dict[str, Callable[..., Any]] = {
     "power": mpmath.power,
+    "float_power": mpmath.power,
     "exp": mpmath.exp,
     "exp2": lambda x: mpmath.power(2, x),
     "expm1": mpmath.expm1,
@@ -49,7 +50,7 @@ TRUTH: dict[str, Callable[..., Any]] = {
     "arcsinh": mpmath.asinh,
     "arccosh": mpmath.acosh,
     "arctanh": mpmath.atanh,
-    **{n: f for n, f in special_truth.TRUE.items() if ELEMENTWISE[n].exactness != "exact"},
+    **special_truth.TRUE,
 }
 
 
@@ -88,6 +89,13 @@ def unit(value: Any, dtype: np.dtype[Any]) -> Any:
         return mpmath.ldexp(1, max(int(exponent), int(info.minexp)) - int(info.nmant))
 
 
+def size(row: OpRow, *operands: float) -> float:
+    """What the units of the row's error are of, where that is larger than the result."""
+    if callable(row.unit):
+        return row.unit(*operands)
+    return max(map(abs, operands)) if row.unit == "operand" else 0.0
+
+
 def distance(got: Any, true: Any, dtype: np.dtype[Any], size: Any = 0) -> float:
     """How far `got` is from the true value in units of the last place; of complex ones by norm.
 
@@ -114,8 +122,7 @@ def worst(row: OpRow, got: Array, operands: tuple[Array, ...], picks: Array) -> 
             continue
         true = true_value(row, values)
         if true is not None and mpmath.isfinite(true):
-            size = max(abs(float(v)) for v in values) if row.unit == "operand" else 0
-            error = distance(got[i], true, got.dtype, size)
+            error = distance(got[i], true, got.dtype, size(row, *map(float, values)))
             found = max(found, (error, values), key=lambda f: f[0])
     return found
 

@@ -38,12 +38,52 @@ def _hard_swish_slope(a: Any) -> Any:
     return np.where(a <= -3, 0, np.where(a >= 3, 1, (a + a + 3) / 6))
 
 
+def _sinc_slope(y: Any, a: Any) -> Any:
+    """Near 0, where cos(pi x) - sinc(x) cancels, by its series."""
+    s: Any = (a * math.pi) ** 2
+    near: Any = a * (-(math.pi**2) / 3) * (1 - s / 10 * (1 - s / 28 * (1 - s / 54 * (1 - s / 88))))
+    far: Any = (np.cos(a * math.pi) - y) / ops.where(s < 0.04, 1, a)
+    return ops.where(s < 0.04, near, far)
+
+
+def _lgamma_unit(x: float) -> float:
+    """of the result; of x < 0 of log Gamma(-x) or 1, if larger."""  # noqa: D403
+    return max(math.lgamma(-x), 1.0) if x < 0 else 0.0
+
+
+def _digamma_unit(x: float) -> float:
+    """of the result; of x < 0 of log(1 - x) or 1, if larger."""  # noqa: D403
+    return max(math.log(1 - x), 1.0) if x < 0 else 0.0
+
+
 # fmt: off
 ROWS: tuple[OpRow, ...] = (
     special("erf", 1, ref.erf, expr="ok_erf({0})", cost=14, domain=(-5.0, 5.0),
           gradient=lambda g, y, a: (g * _SLOPE * np.exp(-a * a),)),
     special("erfc", 1, ref.erfc, expr="ok_erfc({0})", cost=18, domain=(-5.0, 9.0),
           gradient=lambda g, y, a: (g * -_SLOPE * np.exp(-a * a),)),
+    special("erfinv", 1, ref.erfinv, expr="ok_erfinv({0})", cost=16, domain=(-1.0, 1.0),
+          gradient=lambda g, y, a: (g * (math.sqrt(math.pi) / 2) * np.exp(y * y),),
+          doc="the inverse of erf"),
+    special("lgamma", 1, ref.lgamma, expr="ok_lgamma({0})", cost=30, domain=(-4.5, 40.0),
+          unit=_lgamma_unit,
+          gradient=lambda g, y, a: (g * ops.digamma(a),),
+          doc="log |Gamma(x)|. Near its zeros below 0, where two logarithms cancel, the error is "
+              "an absolute one."),
+    special("digamma", 1, ref.digamma, expr="ok_digamma({0})", cost=30, domain=(-4.5, 40.0),
+          unit=_digamma_unit,
+          gradient=lambda g, y, a: (g * ops.trigamma(a),),
+          doc="The derivative of log |Gamma(x)|. Near its zeros below 0, where a logarithm and a "
+              "cotangent cancel, the error is an absolute one."),
+    special("trigamma", 1, ref.trigamma, expr="ok_trigamma({0})", cost=30, domain=(-4.5, 40.0),
+          differentiable=False,
+          doc="The derivative of digamma. No gradient: the next derivative is no row."),
+    # what NumPy has, but not as this kind of ufunc
+    special("sinc", 1, ref.sinc, expr="ok_sinc({0})", cost=10, domain=(-20.0, 20.0),
+          gradient=lambda g, y, a: (g * _sinc_slope(y, a),), doc="sin(pi x) / (pi x); np.sinc"),
+    OpRow("float_power", 2, np.float_power, sig.by_ufunc, "ok_pow({0}, {1})", exactness="ulp",
+          ulp=4.0, accepts="f", cost=24, domain=(0.05, 8.0),
+          gradient=lambda g, y, a, b: (g * b * a ** (b - 1), g * y * np.log(a))),
     # sigmoids, and what is made of them
     special("expit", 1, ref.expit, expr="ok_expit({0})", cost=10, domain=(-80.0, 20.0),
           gradient=lambda g, y, a: (g * y * (1 - y),), doc="1 / (1 + e^-x)"),

@@ -277,6 +277,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **parts.FUNCTIONS,
     np.where: _where,
     np.clip: _clip,
+    np.sinc: partial(call_row, "sinc"),
     np.round: _round,
     np.around: _round,
     np.transpose: views.transpose,

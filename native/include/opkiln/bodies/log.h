@@ -69,12 +69,18 @@ OK_FN V ok_logm_(V f, V lo) {
     return f - (h - ok_fma(q, ok_fma(p, z, h), lo));
   }
 }
-// e log 2 + log(1 + f). Both parts of log 2 are positive, so that an infinite e stays.
+// log 2 as an unevaluated sum; e times its first part is exact. The sum of that and of ok_log_low_
+// is log(2^e (1 + f)). Both parts are positive, so that an infinite e stays.
+template <class V>
+constexpr ok_elt<V> ok_ln2_high = sizeof(ok_elt<V>) == 4 ? 0x1.62e4p-1 : 6.93147180369123816490e-01;
+template <class V>
+OK_FN V ok_log_low_(V e, V f) {
+  constexpr bool s = sizeof(ok_elt<V>) == 4;
+  return ok_logm_(f, e * ok_c<V>(s ? 0x1.7f7d1cp-20 : 1.90821492927058770002e-10));
+}
 template <class V>
 OK_FN V ok_ln2_(V e, V f) {
-  constexpr bool s = sizeof(ok_elt<V>) == 4;
-  V lo = e * ok_c<V>(s ? 0x1.7f7d1cp-20 : 1.90821492927058770002e-10);
-  return ok_fma(e, ok_c<V>(s ? 0x1.62e4p-1 : 6.93147180369123816490e-01), ok_logm_(f, lo));
+  return ok_fma(e, ok_c<V>(ok_ln2_high<V>), ok_log_low_(e, f));
 }
 
 //@ log : frexp logm

@@ -271,3 +271,82 @@ OK_FN V ok_logit(V x) {
   V y = ok_fma(x, ok_c<V>(4), ok_c<V>(-2));
   return ok_abs(y) <= ok_c<V>(2.0 / 3) ? ok_atanh2_(y) : ok_log(x / (1 - x));
 }
+
+//@ erfinv : log any fma abs
+// x p(w) / q(w) with w = -log(1 - x^2): rational minimax approximations of ours (mpmath), whose
+// coefficients are all positive; of float64 one for w to 5, one to 14 and one beyond.
+template <class V>
+OK_FN V ok_erfinv_tail_(V w, V& q) {
+  V u = w < 14 ? w - 5 : w - 14, p;
+#define OK_P(b, c) p = ok_fma(p, u, w < 14 ? ok_c<V>(b) : ok_c<V>(c));
+#define OK_Q(b, c) q = ok_fma(q, u, w < 14 ? ok_c<V>(b) : ok_c<V>(c));
+  p = w < 14 ? ok_c<V>(6.112832516387752e-10) : ok_c<V>(5.9520790167665165e-12);
+  OK_P(1.0713129427722733e-07, 3.3524099618042896e-09)
+  OK_P(5.014204610747326e-06, 4.7634009666763457e-07)
+  OK_P(0.00012540592355978275, 2.787423210747313e-05)
+  OK_P(0.002061624908023474, 0.000853238692081202)
+  OK_P(0.02349364125744316, 0.015594252953209273)
+  OK_P(0.1815064073449026, 0.1770341076949176)
+  OK_P(0.875083880140402, 1.1770902615477299)
+  OK_P(2.07981276086783, 3.5790893236056287)
+  q = w < 14 ? ok_c<V>(1.7477296002024777e-11) : ok_c<V>(9.550441793427745e-14);
+  OK_Q(1.014293801564426e-08, 1.7654487202837277e-10)
+  OK_Q(8.07301890749004e-07, 4.4624122698006807e-08)
+  OK_Q(2.515315039522132e-05, 3.741569745236484e-06)
+  OK_Q(0.0004937567336483043, 0.000143696882622784)
+  OK_Q(0.006375328585655138, 0.003052405737730238)
+  OK_Q(0.05808869972420996, 0.03915839103535501)
+  OK_Q(0.31800044525413274, 0.29122063317210395)
+  OK_Q(1.0, 1.0)
+#undef OK_P
+#undef OK_Q
+  return p;
+}
+template <class V>
+OK_FN V ok_erfinv(V x) {
+  V inf = ok_c<V>(__builtin_inf()), w = -ok_log(ok_fma(-x, x, ok_c<V>(1))), p, q;
+#define OK_P(c) p = ok_fma(p, w, ok_c<V>(c));
+#define OK_Q(c) q = ok_fma(q, w, ok_c<V>(c));
+  if constexpr (sizeof(ok_elt<V>) == 4) {
+    p = ok_c<V>(0x1.786f9cp-24f);
+    OK_P(0x1.2b19a4p-15f)
+    OK_P(0x1.87ff4ap-11f)
+    OK_P(0x1.159484p-7f)
+    OK_P(0x1.00bfd4p-4f)
+    OK_P(0x1.40813ap-2f)
+    OK_P(0x1.c5bf8ap-1f)
+    q = ok_c<V>(0x1.815dc6p-19f);
+    OK_Q(0x1.d552a2p-13f)
+    OK_Q(0x1.1b0ebap-9f)
+    OK_Q(0x1.14b224p-5f)
+    OK_Q(0x1.7645f2p-4f)
+    OK_Q(0x1p+0f)
+  } else {
+    p = ok_c<V>(3.212257449285583e-08);
+    OK_P(1.163483997777723e-06)
+    OK_P(2.1860795632222866e-05)
+    OK_P(0.0002756865467876285)
+    OK_P(0.002560294748493115)
+    OK_P(0.017983952257818497)
+    OK_P(0.0934091694078763)
+    OK_P(0.34952738510553977)
+    OK_P(0.886226925452758)
+    q = ok_c<V>(1.9517536664930805e-09);
+    OK_Q(2.3636403445485132e-07)
+    OK_Q(5.546191622568111e-06)
+    OK_Q(7.95372895346938e-05)
+    OK_Q(0.0010330323542161828)
+    OK_Q(0.00610568379561236)
+    OK_Q(0.05765431665668414)
+    OK_Q(0.13260003188331262)
+    OK_Q(1.0)
+    if (__builtin_expect(ok_any(w >= 5), 0)) {
+      V d, n = ok_erfinv_tail_(w, d);
+      p = w >= 5 ? n : p;
+      q = w >= 5 ? d : q;
+    }
+  }
+#undef OK_P
+#undef OK_Q
+  return ok_abs(x) == 1 ? x * inf : x * p / q;
+}
