@@ -114,8 +114,17 @@ def numpy_name(row: OpRow) -> str:
     return f"`np.{part.__name__}`" if part is not None else f"`ok.ops.{row.name}`"
 
 
+COMPLEX = {"ulp": "4 ulp", "bound": "bound", "modulus": "16 eps"}
+
+
 def accuracy(row: OpRow, ulps: dict[str, dict[str, str]]) -> str:
-    """The contract, and the largest errors measured."""
+    """The contract, and the largest errors measured; that over complex numbers where it differs."""
+    over_complex = COMPLEX.get(row.complex, "")
+    return real_accuracy(row, ulps) + (f"; complex: {over_complex}" if over_complex else "")
+
+
+def real_accuracy(row: OpRow, ulps: dict[str, dict[str, str]]) -> str:
+    """The contract over real operands, and the largest errors measured."""
     if row.exactness == "exact":
         return OPEN[row.ungated]
     body = re.findall(r"\bok_(\w+)\(", row.expr)

@@ -245,6 +245,7 @@ def test_weak_complex_numbers_promote_as_in_numpy() -> None:
     check(lambda z: (z * 1e-300j, z / 0.0, z * complex(np.inf, np.nan), z + np.complex64(1)), z)
     check(lambda z, k: (z * k, z + 0.5 * k, z == k), z, 3)
     check(lambda z, k: z * k, z.astype(C8), 1e40)
+    check(lambda x, k: x * np.multiply(k, 1j), arrays[3], 3)  # a function makes it strong
     check(lambda x: x * (x.shape[0] * 1j), arrays[3])
     check(lambda x: (np.angle(x), np.angle(x, deg=True), np.round(x, 1), np.clip(x, 1, 2j)), z)
 
