@@ -13,7 +13,7 @@ import numpy as np
 from opkiln.ops.defs import OpRow, Signature
 from opkiln.ops.dtypes import part_of
 
-BOOL = np.dtype(np.bool_)
+BOOL, INT64 = np.dtype(np.bool_), np.dtype(np.int64)
 
 
 class Part:
@@ -107,3 +107,18 @@ def from_parts(row: OpRow, operands: tuple[Any, ...]) -> Signature:
     if real.kind != "f":
         raise TypeError(f"{row.name}: expected real operands, got {real.name}")
     return (real, real), np.result_type(real, 1j)
+
+
+def index(row: OpRow, operands: tuple[Any, ...]) -> Signature:
+    """int64, of integers that fit it.
+
+    Raises:
+        TypeError: as NumPy words it.
+    """
+    del row
+    for given in map(np.dtype, operands):
+        if not np.can_cast(given, INT64, "safe"):
+            raise TypeError(
+                f"Cannot cast array data from {given!r} to {INT64!r} according to the rule 'safe'"
+            )
+    return (INT64,) * len(operands), INT64

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from opkiln.native import dtype_of
-from opkiln.ops.elementwise.presets import DIVISION_BY_ZERO, DIVISION_OVERFLOW, NEGATIVE_POWER
+from opkiln.ops.elementwise.presets import DIVISION_BY_ZERO, DIVISION_OVERFLOW
 from opkiln.ops.primitives import BroadcastTo, FromHost, Input, Reduce
-from opkiln.ops.table import REDUCTIONS
+from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import (
     HostDivisionError,
     HostRangeError,
@@ -23,7 +23,7 @@ from opkiln.runtime.errors import (
 )
 from opkiln.runtime.graph import Graph, Node, topological
 from opkiln.runtime.lower import nonempty
-from opkiln.runtime.reference import division_faults, evaluate_host, misfit
+from opkiln.runtime.reference import RAISED, division_faults, evaluate_host, misfit
 
 # What NumPy says of each fault bit.
 _FAULTS = {DIVISION_BY_ZERO: "divide by zero", DIVISION_OVERFLOW: "overflow"}
@@ -99,12 +99,13 @@ def fault(graph: Graph, bits: int, namespace: dict[str, Any], *, raises: bool) -
     Warnings are NumPy's, at the user's line; `namespace` is where those given are remembered.
 
     Raises:
-        IntegerPowerError: an integer to a negative power, whatever `raises` says.
+        IntegerPowerError, ChoiceError: what always raises, whatever `raises` says.
         IntegerDivisionError: an integer division fault, with `raises`.
     """
-    if bits & NEGATIVE_POWER:
-        op, at = place(graph, lambda n: n.op.name == "power")
-        raise IntegerPowerError(f"{op}: integers to negative integer powers are not allowed{at}")
+    for bit, (error, text) in RAISED.items():
+        if bits & bit:
+            op, at = place(graph, lambda n, bit=bit: bool(_faults(n) & bit))  # type: ignore[misc]
+            raise error(f"{op}: {text}{at}")
     for bit, what in _FAULTS.items():
         found = divisions(graph, bit) if bits & bit else []
         if raises and found:
@@ -132,6 +133,12 @@ def divisions(graph: Graph, bits: int) -> list[tuple[str, str]]:
     """Name and "file:line" (or "") of each op that may report one of these fault bits."""
     found = ((n.op.name, graph.where.get(n, "")) for n in graph.nodes if division_faults(n) & bits)
     return list(dict.fromkeys(found))
+
+
+def _faults(node: Node) -> int:
+    """The fault bits of an integer row."""
+    row = ELEMENTWISE.get(node.op.name) if node.dtype.kind in "iu" else None
+    return row.faults if row else 0
 
 
 def place(graph: Graph, wanted: Callable[[Node], bool]) -> tuple[str, str]:

@@ -157,6 +157,20 @@ class IntegerPowerError(OpkilnError, ValueError):
     """
 
 
+class ChoiceError(OpkilnError, ValueError):
+    """An index of `np.choose` names none of the choices.
+
+    Fix: keep indices in range, or say what others mean with `mode="clip"` or `mode="wrap"`.
+    """
+
+
+class CallError(OpkilnError, ValueError):
+    """The arguments of a NumPy function contradict each other, or one has a value that it lacks.
+
+    Fix: write what the message proposes; the function's arguments are NumPy's.
+    """
+
+
 class NotYet(OpkilnError, NotImplementedError):
     """A documented option or feature that this version does not have yet.
 

@@ -7,12 +7,11 @@ from functools import reduce as fold
 import numpy as np
 
 from opkiln.ops import primitives as p
+from opkiln.ops.elementwise.presets import RAISING
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime import kernel as k
 from opkiln.runtime.fuse import DEAR, AxisMap, Fusion, Group, Use, node_cost, operand_of, sources
 from opkiln.runtime.graph import Graph, Node, host_const, is_one, make, topological
-
-RAISING = 2  # fault bits that end in an exception (negative integer power)
 
 
 def lower(graph: Graph, *, opt_level: int = 2) -> k.Lowered:

@@ -14,9 +14,15 @@ import numpy.typing as npt
 
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpDef
-from opkiln.ops.elementwise.presets import DIVISION_BY_ZERO, DIVISION_OVERFLOW
+from opkiln.ops.elementwise.presets import (
+    DIVISION_BY_ZERO,
+    DIVISION_OVERFLOW,
+    INVALID_CHOICE,
+    NEGATIVE_POWER,
+)
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import (
+    ChoiceError,
     HostDivisionError,
     HostRangeError,
     IntegerPowerError,
@@ -29,6 +35,11 @@ from opkiln.runtime.graph import Graph, Node, topological
 Array = npt.NDArray[Any]
 Number = int | float
 
+# What a raising fault bit means.
+RAISED: dict[int, tuple[type[OpkilnError], str]] = {
+    NEGATIVE_POWER: (IntegerPowerError, "integers to negative integer powers are not allowed"),
+    INVALID_CHOICE: (ChoiceError, "invalid entry in choice array"),
+}
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -291,10 +302,12 @@ def misfit(shapes: Iterable[tuple[Any, ...]]) -> str:
 
 def _elementwise(op: p.Elementwise, args: list[Array], node: Node) -> Array:
     _check_broadcast(args)
+    row = ELEMENTWISE[op.row]
     try:
-        result = ELEMENTWISE[op.row].numpy(*args)
+        result = row.numpy(*args)
     except ValueError as error:
-        raise IntegerPowerError(str(error)) from None
+        raised = next(cls for bit, (cls, _) in RAISED.items() if row.faults & bit)
+        raise raised(str(error)) from None
     return np.asarray(result).astype(node.dtype, copy=False)
 
 

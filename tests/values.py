@@ -11,7 +11,7 @@ import numpy as np
 import opkiln as ok
 from opkiln.ops.defs import OpRow
 from opkiln.ops.dtypes import SUPPORTED, dtype_row
-from opkiln.ops.elementwise.presets import NEGATIVE_POWER
+from opkiln.ops.elementwise.presets import INVALID_CHOICE, NEGATIVE_POWER
 from opkiln.ops.table import resolved
 
 DTYPES = [row.numpy for row in SUPPORTED]
@@ -116,6 +116,8 @@ def operands(
     ]
     if row.faults & NEGATIVE_POWER and kind_of(dtypes[1]) in "iu":
         found[1] = found[1] % 40  # a negative exponent is an error, tested apart
+    if row.faults & INVALID_CHOICE:  # and so is an index that names no choice
+        found = [found[0] % 40, found[1] * 0 + 40]
     return tuple(found)
 
 

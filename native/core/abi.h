@@ -28,6 +28,7 @@ enum FaultBits : std::uint64_t {
   kFaultDivideByZero = 1,
   kFaultNegativePower = 2,
   kFaultDivideOverflow = 4,
+  kFaultInvalidChoice = 8,
 };
 
 }  // namespace opkiln::core

@@ -306,7 +306,7 @@ PyObject* host_number(const core::Executor& x, int reg) {
 
 void report_faults(Compiled* self, Record* record, uint64_t faults) {
   const bool divided = faults & (core::kFaultDivideByZero | core::kFaultDivideOverflow);
-  const bool refused = faults & core::kFaultNegativePower;
+  const bool refused = faults & (core::kFaultNegativePower | core::kFaultInvalidChoice);
   if (divided) self->counters.integer_faults++;
   const Errstate state = divided ? errstate_of(self) : kIgnore;
   if (!refused && state == kIgnore) return;

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from opkiln.ops import signatures as sig
 from opkiln.ops.defs import OpRow
-from opkiln.ops.elementwise.presets import same
+from opkiln.ops.elementwise.presets import INVALID_CHOICE, same
 
 # np.clip is a Python function around this ufunc.
-_clip = cast("np.ufunc", np._core.umath.clip)  # type: ignore[attr-defined]
+clip_ufunc = cast("np.ufunc", np._core.umath.clip)  # type: ignore[attr-defined]
+
+
+def _choice_index(index: Any, count: Any) -> Any:
+    if np.any((index < 0) | (index >= count)):
+        raise ValueError("invalid entry in choice array")
+    return index + np.int64(0) * count
+
 
 # fmt: off
 ROWS: tuple[OpRow, ...] = (
@@ -31,7 +38,10 @@ ROWS: tuple[OpRow, ...] = (
                                        np.where(np.isnan(b) | (a <= b), 0, g))),
     OpRow("where", 3, np.where, sig.select, "ok_sel({0}, {1}, {2})",
           gradient=lambda g, y, c, a, b: (None, np.where(c, g, 0), np.where(c, 0, g))),
-    same("clip", 3, _clip, expr="ok_min(ok_max({0}, {1}), {2})", accepts="iuf", cost=3,
+    OpRow("choice_index", 2, _choice_index, sig.index, "ok_choice({0}, {1}, {f})", accepts="i",
+          faults=INVALID_CHOICE, differentiable=False,
+          doc="Integers that name one of so many choices; np.choose refuses others."),
+    same("clip", 3, clip_ufunc, expr="ok_min(ok_max({0}, {1}), {2})", accepts="iuf", cost=3,
           ungated="zero sign",
           gradient=lambda g, y, a, lo, hi: (
               np.where((a >= lo) & (a <= hi), g, 0),

@@ -8,7 +8,8 @@ from opkiln.ops import signatures as sig
 from opkiln.ops.defs import OpRow
 
 # Fault bits, as in native/include/opkiln/kernel.h.
-DIVISION_BY_ZERO, NEGATIVE_POWER, DIVISION_OVERFLOW = 1, 2, 4
+DIVISION_BY_ZERO, NEGATIVE_POWER, DIVISION_OVERFLOW, INVALID_CHOICE = 1, 2, 4, 8
+RAISING = NEGATIVE_POWER | INVALID_CHOICE  # those that end in an exception
 
 # The row computes in the dtypes that NumPy's resolver names.
 same = partial(OpRow, signature=sig.by_ufunc)

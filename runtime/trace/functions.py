@@ -9,128 +9,27 @@ from typing import Any, NoReturn
 import numpy as np
 
 from opkiln.ops import primitives as p
-from opkiln.ops.table import BY_UFUNC, ELEMENTWISE, REDUCTION_OF
-from opkiln.runtime.errors import MissingAttribute, NotYet, NotYetFunction, TraceError
+from opkiln.ops.table import BY_UFUNC
+from opkiln.runtime.errors import MissingAttribute, NotYet, TraceError
 from opkiln.runtime.graph import Node
-from opkiln.runtime.trace import parts, reductions, times, views
-from opkiln.runtime.trace.advice import (
-    METHODS_ADVICE,
-    NO_ATTRIBUTE,
-    WRITE_INSTEAD,
-)
+from opkiln.runtime.trace import parts, reductions, views
+from opkiln.runtime.trace.advice import NO_ATTRIBUTE, WRITE_INSTEAD
+from opkiln.runtime.trace.composites import COMPOSITES
 from opkiln.runtime.trace.promote import (
     BROADCAST,
     as_dtype,
     cast,
-    clip,
     constant,
-    elementwise,
+    may_cast,
     operand,
+    result_type,
     session_of,
 )
-from opkiln.runtime.trace.session import ArrayValue, HostValue, failure, is_a
-from opkiln.runtime.trace.tracer import MAKE_STATIC, Tracer, call_row, update_in_place
+from opkiln.runtime.trace.session import ArrayValue, HostValue, failure
+from opkiln.runtime.trace.tracer import MAKE_STATIC, Tracer, call_row
+from opkiln.runtime.trace.ufuncs import unknown
 
-DT = np.dtype[Any]
 MISSING = object()
-
-
-# ---- ufuncs ----
-
-
-# A row per result, of ufuncs that give several.
-_SEVERAL: dict[np.ufunc, tuple[str, ...]] = {
-    np.divmod: ("floor_divide", "remainder"),
-    np.modf: ("modf_fraction", "modf_whole"),
-    np.frexp: ("frexp_mantissa", "frexp_exponent"),
-}
-
-
-def _several(ufunc: np.ufunc, *inputs: Any) -> tuple[Any, ...]:
-    return tuple([call_row(name, *inputs) for name in _SEVERAL[ufunc]])
-
-
-_COMPOSED: dict[np.ufunc, Callable[..., Any]] = {
-    np.isnat: times.isnat,
-    **{ufunc: partial(_several, ufunc) for ufunc in _SEVERAL},
-}
-
-
-def call_ufunc(
-    ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Everything that `__array_ufunc__` gets beyond a plain call of a known row."""
-    kwargs = {k: v for k, v in kwargs.items() if not _is_default(k, v)}
-    if method == "reduce" and ufunc in REDUCTION_OF:
-        return reductions.reduce_ufunc(ufunc, *inputs, **kwargs)
-    if method != "__call__":
-        raise failure(
-            TraceError,
-            f"np.{ufunc.__name__}.{method} cannot be traced",
-            fix=METHODS_ADVICE[method],
-        )
-    out = kwargs.pop("out", None)
-    dtype = kwargs.pop("dtype", None)
-    if kwargs:
-        raise failure(
-            NotYet,
-            f"np.{ufunc.__name__}: the keyword {next(iter(kwargs))}= is not supported yet",
-            fix="use np.where(mask, new, old) for where=, x.astype(...) for the others",
-        )
-    row = BY_UFUNC.get(ufunc) or (ELEMENTWISE.get(ufunc.__name__) if ufunc.nout == 1 else None)
-    composed = _COMPOSED.get(ufunc)
-    if row is None and composed is None:
-        raise _unknown(ufunc.__name__)
-    if out is not None:
-        return _into(ufunc, out[0] if len(out) == 1 else out, inputs, dtype)
-    if composed is not None and row is None:
-        return composed(*inputs)
-    assert row is not None
-    session = session_of(inputs)
-    wanted = None if dtype is None else as_dtype(dtype)
-    return Tracer(session, elementwise(session, row, inputs, wanted))
-
-
-_DEFAULTS: dict[str, tuple[Any, ...]] = {
-    "out": (None,), "where": (True,), "casting": ("same_kind",), "order": ("K",),
-    "subok": (True,), "dtype": (None,), "signature": (None,), "initial": (reductions.NO_VALUE,),
-}  # fmt: skip
-
-
-def _is_default(name: str, value: Any) -> bool:
-    if name == "out" and is_a(value, tuple):
-        return all(v is None for v in value)
-    return any(value is d or (isinstance(d, str) and value == d) for d in _DEFAULTS.get(name, ()))
-
-
-def _into(ufunc: np.ufunc, out: Any, inputs: tuple[Any, ...], dtype: Any) -> Any:
-    name = ufunc.__name__
-    if not isinstance(out, ArrayValue):
-        what = "a captured array" if isinstance(out, np.ndarray) else "several arrays"
-        raise failure(
-            TraceError,
-            f"np.{name}: out= is {what}",
-            fix=f"write y = np.{name}(...) and return y; callers pass out= to the whole",
-        )
-    if not out.node.rank:
-        raise failure(
-            TraceError, f"np.{name}: return arrays must be of ArrayType", fix="leave out= out"
-        )
-    session_of((*inputs, out))
-    return update_in_place(
-        out, name, lambda: call_ufunc(ufunc, "__call__", inputs, {"dtype": dtype})
-    )
-
-
-def _unknown(name: str) -> Exception:
-    """It is a function of NumPy, so that none of a similar name is what was meant."""
-    advice = WRITE_INSTEAD.get(name.rpartition(".")[2]) or (
-        "write it with the functions that can: + - * / np.where np.exp x.sum(axis) ..."
-    )
-    return failure(NotYetFunction, f"np.{name} cannot be traced yet", fix=advice)
-
-
-# ---- other functions ----
 
 
 def _where(condition: Any, x: Any = MISSING, y: Any = MISSING) -> Any:
@@ -143,47 +42,12 @@ def _where(condition: Any, x: Any = MISSING, y: Any = MISSING) -> Any:
     return call_row("where", condition, x, y)
 
 
-def _clip(
-    a: Any, a_min: Any = None, a_max: Any = None, out: Any = None, *,
-    min: Any = None, max: Any = None, **kwargs: Any,
-) -> Any:  # fmt: skip
-    if kwargs:
-        raise failure(NotYet, f"clip: the keyword {next(iter(kwargs))}= is not supported yet")
-    lo, hi = (a_min if min is None else min), (a_max if max is None else max)
-    if out is not None:
-        return update_in_place(out, "clip", lambda: _clip(a, lo, hi))
-    session = session_of([v for v in (a, lo, hi) if v is not None])
-    return Tracer(session, clip(session, views.as_array(session, a).node, lo, hi))
-
-
-def _round(a: Any, decimals: Any = 0, out: Any = None) -> Any:
-    reductions.refuse_out("round", out)
-    digits = views.whole(decimals, "decimals", "pass an int")
-    kind = a.dtype.kind
-    if kind in "iu":
-        if digits < 0:
-            raise failure(
-                NotYet,
-                "round of integers to tens and hundreds is not supported yet",
-                fix="write (x + 5) // 10 * 10 with the rounding that you want",
-            )
-        return copy(a)
-    if digits == 0 or kind == "b":
-        return call_row("rint", a)
-    if kind == "c":
-        return parts.by_parts(lambda part: _round(part, digits), a)
-    scale = constant(a.session, 10.0 ** abs(digits), a.dtype)
-    ahead, back = ("multiply", "divide") if digits > 0 else ("divide", "multiply")
-    factor = Tracer(a.session, scale)
-    return call_row(back, call_row("rint", call_row(ahead, a, factor)), factor)
-
-
 def astype(x: Any, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True,
            copy: bool = True, device: Any = None) -> Any:  # fmt: skip
     """ndarray.astype."""
     del order, subok, device
     wanted = as_dtype(dtype)
-    if not np.can_cast(x.dtype, wanted, casting):  # type: ignore[arg-type]
+    if not may_cast(x.dtype, wanted, casting):
         raise failure(
             TraceError,
             f"Cannot cast array data from {x.dtype!r} to {wanted!r} "
@@ -260,26 +124,12 @@ def _device(x: Any) -> str:
     return "cpu"
 
 
-def _result_type(*values: Any) -> DT:
-    weak: dict[Any, Any] = {int: 0, float: 0.0}  # complex scalars are static, and so themselves
-    known: list[Any] = []
-    for value in values:
-        if isinstance(value, (ArrayValue, HostValue)):
-            dtype = value.node.dtype
-            known.append(weak.get(dtype, dtype))
-        else:
-            known.append(value)
-    return np.result_type(*known)
-
-
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **reductions.FUNCTIONS,
     **parts.FUNCTIONS,
+    **{c.numpy: c.rule for c in COMPOSITES},
     np.where: _where,
-    np.clip: _clip,
     np.sinc: partial(call_row, "sinc"),
-    np.round: _round,
-    np.around: _round,
     np.transpose: views.transpose,
     np.permute_dims: views.transpose,
     np.matrix_transpose: _matrix_transpose,
@@ -298,11 +148,11 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.ones_like: _like(1),
     np.empty_like: _like(0),
     np.full_like: _full_like,
-    np.result_type: _result_type,
+    np.result_type: result_type,
 }
 _ANY_ARGUMENT = {
-    np.where, np.clip, np.broadcast_to, np.broadcast_arrays, np.full_like, np.shape, np.ndim,
-    np.size, np.result_type,
+    np.where, np.broadcast_to, np.broadcast_arrays, np.full_like, np.shape, np.ndim, np.size,
+    np.result_type, *(c.numpy for c in COMPOSITES),
 }  # fmt: skip
 
 
@@ -311,7 +161,7 @@ def call_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     rule = FUNCTIONS.get(func)
     if rule is None:
         home = func.__module__.removeprefix("numpy").lstrip(".")  # such as linalg
-        raise _unknown(f"{home}.{func.__name__}".lstrip("."))
+        raise unknown(f"{home}.{func.__name__}".lstrip("."))
     if func not in _ANY_ARGUMENT and args and not isinstance(args[0], ArrayValue):
         args = (views.as_array(session_of(_traced(args, kwargs)), args[0]), *args[1:])
     return _call_rule(f"np.{func.__name__}", rule, *args, **kwargs)
@@ -397,15 +247,10 @@ def _flatten(x: Any, order: str = "C") -> Any:
     return copy(_ravel(x, order))
 
 
-def _clip_method(x: Any, min: Any = None, max: Any = None, out: Any = None, **kwargs: Any) -> Any:
-    return _clip(x, min, max, out, **kwargs)
-
-
 METHODS: dict[str, Callable[..., Any]] = {
     **reductions.METHODS,
     **parts.METHODS,
-    "clip": _clip_method,
-    "round": _round,
+    **{c.method: c.rule for c in COMPOSITES if c.method},
     "astype": astype,
     "copy": copy,
     "transpose": views.transpose_method,

@@ -11,12 +11,12 @@ from typing import cast as as_type
 import numpy as np
 
 from opkiln.ops import primitives as p
-from opkiln.ops import signatures as sig
 from opkiln.ops.defs import OpRow
 from opkiln.ops.dtypes import part_of
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime import interop
 from opkiln.runtime.errors import (
+    CallError,
     HostRangeError,
     IntegerPowerError,
     NotYet,
@@ -87,6 +87,18 @@ def as_dtype(dtype: Any) -> DT:
     require_dtype(found, "dtype argument")
     native: DT = found.newbyteorder("=")
     return native
+
+
+def may_cast(source: DT, target: DT, casting: Any) -> bool:
+    """np.can_cast.
+
+    Raises:
+        CallError: NumPy knows no such rule.
+    """
+    try:
+        return np.can_cast(source, target, casting)
+    except ValueError as error:
+        raise failure(CallError, str(error)) from None
 
 
 @lru_cache(maxsize=512)
@@ -256,12 +268,23 @@ def cast(session: Session, value: Operand, dtype: DT, mode: str = "check") -> No
     return session.make(cast_op(dtype), value)
 
 
+def result_type(*values: Any) -> DT:
+    """np.result_type, of traced values too."""
+    weak: dict[Any, Any] = {int: 0, float: 0.0}
+    known: list[Any] = []
+    for value in values:
+        if isinstance(value, (ArrayValue, HostValue)):
+            dtype = value.node.dtype
+            known.append(weak.get(dtype, dtype))
+        else:
+            known.append(value)
+    return np.result_type(*known)
+
+
 _SIGNATURES: dict[Any, tuple[tuple[DT, ...], DT]] = {}
 
 
-def signature(
-    row: OpRow, operands: list[Operand], dtype: DT | None = None
-) -> tuple[tuple[DT, ...], DT]:
+def signature(row: OpRow, operands: list[Operand]) -> tuple[tuple[DT, ...], DT]:
     """The dtypes to cast to and the result's, as NumPy's resolver gives them.
 
     Raises:
@@ -273,21 +296,12 @@ def signature(
         isinstance(t, type) for t in types
     ):  # weak values alone are what np.asarray makes of them
         types = tuple([_STRONG[t] for t in types])
-    key = (row.name, types, dtype)
+    key = (row.name, types)
     known = _SIGNATURES.get(key)
     if known is not None:
         return known
     try:
-        if dtype is None:
-            found = row.signature(row, types)
-        else:
-            given = (*(None,) * row.arity, dtype)
-            resolved = row.numpy.resolve_dtypes(  # type: ignore[attr-defined]
-                (*types, None), signature=given, casting="same_kind"
-            )
-            found = resolved[: row.arity], resolved[row.arity]
-            if row.signature is sig.logical:  # such rows take truth values
-                found = row.signature(row, types)
+        found = row.signature(row, types)
     except TypeError as error:
         raise failure(TraceError, str(error)) from None
     for result in (*found[0], found[1]):
@@ -303,9 +317,7 @@ def signature(
     return found
 
 
-def elementwise(
-    session: Session, row: OpRow, values: tuple[Any, ...], dtype: DT | None = None
-) -> Node:
+def elementwise(session: Session, row: OpRow, values: tuple[Any, ...]) -> Node:
     """The node of `row` over what the user passed."""
     operands = [operand(session, v) for v in values]
     if any(isinstance(o, Node) and not is_weak(o) and o.dtype.kind in "mM" for o in operands):
@@ -313,20 +325,14 @@ def elementwise(
 
         return times.elementwise(session, row, operands)
     special = _SPECIAL.get(row.name)
-    if special is not None and dtype is None:
+    if special is not None:
         return special(session, row, operands)
-    return plain(session, row, operands, dtype=dtype)
+    return plain(session, row, operands)
 
 
-def plain(
-    session: Session,
-    row: OpRow,
-    operands: list[Operand],
-    mode: str = "check",
-    dtype: DT | None = None,
-) -> Node:
+def plain(session: Session, row: OpRow, operands: list[Operand], mode: str = "check") -> Node:
     """Operands cast to the signature, then the row; `mode` holds for weak operands."""
-    wanted, _ = signature(row, operands, dtype)
+    wanted, _ = signature(row, operands)
     if wanted[0].kind not in row.accepts and row.name != "where":
         return _without_body(session, row, operands, wanted)
     src = [cast(session, o, d, mode) for o, d in zip(operands, wanted, strict=True)]

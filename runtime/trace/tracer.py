@@ -14,6 +14,7 @@ from opkiln.runtime.trace.promote import (
     BROADCAST,
     cast,
     elementwise,
+    may_cast,
     operand,
     power,
     session_of,
@@ -90,8 +91,13 @@ def _needs_value(message: str, fix: str, what: str, scalar_fix: str) -> Callable
     return refuse
 
 
-def update_in_place(target: Any, name: str, compute: Callable[[], Any]) -> Any:
+def update_in_place(
+    target: Any, name: str, compute: Callable[[], Any], where: Any = True,
+    casting: str = "same_kind",
+) -> Any:  # fmt: skip
     """`target op= value`: rebinds an intermediate, so that its aliases see the new value.
+
+    Where the mask `where` is False, the old value stays.
 
     Raises:
         TraceError: the target is an argument, a capture or a view, or the dtype does not fit.
@@ -113,17 +119,21 @@ def update_in_place(target: Any, name: str, compute: Callable[[], Any]) -> Any:
         not target.shape
     ):  # NumPy's own scalars are immutable: the name is rebound, aliases keep theirs
         return result
-    target.update(fit(session, result.node, target.node, name))
+    node = fit(session, result.node, target.node, name, casting)
+    if where is not True:
+        chosen = call_row("where", where, Tracer(session, node), target)
+        node = fit(session, chosen.node, target.node, name)
+    target.update(node)
     return target
 
 
-def fit(session: Session, value: Node, into: Node, name: str) -> Node:
+def fit(session: Session, value: Node, into: Node, name: str, casting: Any = "same_kind") -> Node:
     """A result cast and broadcast to the array that NumPy would write it into."""
-    if not np.can_cast(value.dtype, into.dtype, "same_kind"):
+    if not may_cast(value.dtype, into.dtype, casting):
         raise failure(
             TraceError,
             f"Cannot cast ufunc '{name}' output from {value.dtype!r} to {into.dtype!r} "
-            f"with casting rule 'same_kind'",
+            f"with casting rule '{casting}'",
             fix="write x = x + y, which makes a new array of the wider dtype, or cast the operand",
         )
     value = cast(session, value, into.dtype)
@@ -195,9 +205,9 @@ class Operators:
             if row is not None:
                 session = session_of(inputs)
                 return Tracer(session, elementwise(session, row, inputs))
-        from opkiln.runtime.trace import functions  # the table of NumPy functions names this module
+        from opkiln.runtime.trace import ufuncs  # the table of NumPy functions names this module
 
-        return functions.call_ufunc(ufunc, method, inputs, kwargs)
+        return ufuncs.call_ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

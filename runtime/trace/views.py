@@ -86,13 +86,14 @@ def transpose(x: Any, axes: Any = None) -> Any:
 def permuted(x: Any, perm: tuple[int, ...]) -> Any:
     """Axes in another order."""
     if perm == tuple(range(x.ndim)):
-        return as_view(x, _itself)
+        return as_view(x, itself)
     op = p.Transpose(perm)
     return as_view(x, _by(x.session, op))
 
 
-def _itself(node: Node) -> Node:
-    return node
+def itself(value: Any) -> Any:
+    """The view that changes nothing."""
+    return value
 
 
 def _by(session: Session, op: Any, *host: Node) -> Callable[[Node], Node]:
@@ -136,7 +137,7 @@ def expand_dims(a: Any, axis: Any) -> Any:
 def expanded(x: Any, axes: tuple[int, ...]) -> Any:
     """Axes of length 1 at these positions of the result."""
     if not axes:
-        return as_view(x, _itself)
+        return as_view(x, itself)
     return as_view(x, _by(x.session, p.ExpandDims(axes)))
 
 
@@ -150,7 +151,7 @@ def squeeze(a: Any, axis: Any = None) -> Any:
             "squeeze without axis: which axes it drops depends on run-time sizes",
         )
     if not axes:
-        return as_view(a, _itself)
+        return as_view(a, itself)
     op = a.node.op
     if isinstance(op, p.ExpandDims) and set(axes) <= set(op.axes):
         return as_view(a, lambda node: _without(a.session, node, axes))
@@ -203,7 +204,7 @@ def broadcast_to(array: Any, shape: Any) -> Any:
     target = extents(session, shape)
     check_fits(array.node, target)
     if target == array.node.shape:
-        return as_view(array, _itself)
+        return as_view(array, itself)
     return as_view(array, _by(session, BROADCAST, *target))
 
 
@@ -238,9 +239,7 @@ def broadcast_arrays(*arrays: Any, subok: bool = False) -> tuple[Any, ...]:
     except ShapeError as error:
         raise failure(ShapeError, str(error)) from None
     return tuple(
-        as_view(v, _itself)
-        if v.node.shape == shape
-        else as_view(v, _by(session, BROADCAST, *shape))
+        as_view(v, itself) if v.node.shape == shape else as_view(v, _by(session, BROADCAST, *shape))
         for v in values
     )
 

@@ -23,6 +23,7 @@ enum ok_fault_bit : uint64_t {
   OK_FAULT_ZERO_DIVISION = 1,   // integer division by zero: NumPy's value is written, flag only
   OK_FAULT_NEGATIVE_POWER = 2,  // integer to a negative power: the caller raises ValueError
   OK_FAULT_OVERFLOW = 4,        // integer division overflow (MIN // -1): flag only
+  OK_FAULT_INVALID_CHOICE = 8,  // an index that names no choice: the caller raises ValueError
 };
 
 // Processes rows [row_begin, row_end) of `cols` columns each. Reentrant, allocates nothing. The

@@ -150,3 +150,11 @@ OK_FN V ok_lcm(V a, V b) {
   g = g == 0 ? ok_c<UVec<V>>(1) : g;
   return (V)(ok_quotient_(x, g) * (UVec<V>)ok_abs(b));
 }
+
+//@ choice : fault
+// An index below a count; any other is a fault.
+template <class V>
+OK_FN V ok_choice(V index, V count, ok_fault_t& fault) {
+  ok_fault_(fault, (UVec<V>)index >= (UVec<V>)count, 8);
+  return index;
+}
