@@ -15,6 +15,7 @@ from opkiln.ops import elementwise
 from opkiln.ops.defs import OpRow, ReduceRow
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS, resolved
 from opkiln.runtime.trace import functions, reductions
+from opkiln.runtime.trace.composites import COMPOSITES
 
 OPEN = {"": "exact", "zero sign": "exact but for the sign of a zero"}  # by OpRow.ungated
 ULP = Path(__file__).parent.parent / "docs" / "ulp.md"
@@ -46,6 +47,12 @@ Rows are combined in the dtype that NumPy accumulates in. `np.mean`, `np.var`, `
 `np.count_nonzero`, `np.nansum`, `np.nanprod` and `np.nanmean` are written over these rows.
 [What they promise](numerics.md#reductions).
 """
+COMPOSED = """\
+## Composites
+
+Functions of NumPy that are written over rows (`runtime/trace/composites.py`), with NumPy's own
+arguments.
+"""
 REST = """\
 ## Shapes, views and the rest
 
@@ -60,7 +67,8 @@ def page() -> str:
     """The whole text."""
     spans = {name: [d.name for d in DTYPES if kind_of(d) == k] for k, name in FAMILIES.items()}
     said = "; ".join(f"*{name}*: {', '.join(own)}" for name, own in spans.items() if len(own) > 1)
-    parts = [HEAD.format(families=said), *subjects(), REDUCING, folds(), REST, others()]
+    parts = [HEAD.format(families=said), *subjects(), REDUCING, folds()]
+    parts += [COMPOSED, composites(), REST, others()]
     return "\n".join(parts)
 
 
@@ -163,8 +171,14 @@ def fold(row: ReduceRow) -> tuple[str, ...]:
     return row.name, numpy, ", ".join(FAMILIES[kind] for kind in row.accepts), exactness
 
 
+def composites() -> str:
+    lines = ((f"`np.{c.numpy.__name__}`", f"`{c.formula}`") for c in COMPOSITES)
+    return table(("function", "written as"), *lines)
+
+
 def others() -> str:
-    rest = [f for f in functions.FUNCTIONS if f not in reductions.FUNCTIONS]
+    elsewhere = {*reductions.FUNCTIONS, *(c.numpy for c in COMPOSITES)}
+    rest = [f for f in functions.FUNCTIONS if f not in elsewhere]
     attributes = [*functions.ATTRIBUTES, "shape", "size", "ndim", "dtype"]
     spelled = {
         "functions": [f"np.{f.__name__}" for f in rest],

@@ -28,6 +28,7 @@ def calls_of_floats(x: Any, y: Any) -> Any:
         np.fix(x),
         (np.isposinf(x), np.isneginf(x), np.isposinf(y)),
         (np.real(x), np.imag(x), x.imag, np.isreal(x), np.iscomplex(y)),
+        (np.angle(x), np.angle(y, deg=True)),
         np.isclose(x, y),
         np.isclose(y, x, rtol=0.5, atol=np.float64(1), equal_nan=True),
         (np.isclose(1.25, x), np.isclose(x, 1.25), np.isclose(x, 1), np.isclose(2, y)),

@@ -198,7 +198,7 @@ def agree(row: OpRow, fn: Callable[..., Any], args: tuple[Any, ...], what: str) 
 
 # ---- pairs of dtypes ----
 
-BINARY = [row for row in ELEMENTWISE.values() if row.arity == 2]
+BINARY = [row for row in ELEMENTWISE.values() if row.arity == 2 and row.name != "choice_index"]
 UFUNCS = [row for row in ELEMENTWISE.values() if isinstance(row.numpy, np.ufunc)]
 PAIRS = list(itertools.product(DTYPES, repeat=2))
 
@@ -283,6 +283,8 @@ def test_gradient_rules_by_finite_differences(row: OpRow) -> None:
     args = [rng.uniform(*row.domain, 40) for _ in range(row.arity)]
     if row.name == "where":
         args[0] = args[0] > 0
+    if row.name == "ldexp":
+        args[1] = np.rint(args[1]).astype(np.int64)
     g = rng.uniform(0.5, 2.0, 40)
     y = reference(row, tuple(args))
     assert row.gradient is not None

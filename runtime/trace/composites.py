@@ -156,7 +156,7 @@ def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0
 
 
 def _choose(a: Any, choices: Any, out: Any = None, mode: Any = "raise") -> Any:
-    """where(a == 0, choices[0], where(a == 1, choices[1], ...)), by mode= past the last."""
+    """where(a == 0, choices[0], where(a == 1, choices[1], ...))."""
     if isinstance(choices, ArrayValue):
         raise failure(
             NotYet,
@@ -192,17 +192,17 @@ def _choose(a: Any, choices: Any, out: Any = None, mode: Any = "raise") -> Any:
 
 
 def _isposinf(x: Any, out: Any = None) -> Any:
-    """isinf(x) & (x > 0)."""
+    """logical_and(isinf(x), x > 0)."""
     return np.logical_and(np.isinf(x), x > 0, out=out)
 
 
 def _isneginf(x: Any, out: Any = None) -> Any:
-    """isinf(x) & (x < 0)."""
+    """logical_and(isinf(x), x < 0)."""
     return np.logical_and(np.isinf(x), x < 0, out=out)
 
 
 def _isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: Any = False) -> Any:
-    """(abs(a - b) <= atol + rtol * abs(b)) & isfinite(b) | (a == b)."""
+    """(abs(a - b) <= atol + rtol * abs(b)) & isfinite(b), or a == b."""
     session = session_of((a, b, rtol, atol))
 
     def strong(value: Any) -> Any:
