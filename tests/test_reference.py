@@ -48,7 +48,7 @@ def test_rows_are_numpy(row: Any) -> None:
         if types[-1].kind not in row.accepts or (types[-1].itemsize == 2 and types[-1].kind == "f"):
             continue
         arrays = [
-            np.array([1, 0, 1, 3] if i == 0 else [2, 1, 1, 2], t) for i, t in enumerate(types)
+            np.array([1, 0, 1, 3] if i == 0 else [2, 1, 2, 4], t) for i, t in enumerate(types)
         ]
         with np.errstate(all="ignore"):
             expected = row.numpy(*arrays)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from opkiln.ops.defs import OpRow
 from opkiln.ops.table import BY_UFUNC, ELEMENTWISE, REDUCTION_OF
 from opkiln.runtime.errors import CallError, NotYet, NotYetFunction, TraceError
 from opkiln.runtime.trace import reductions, times, views
@@ -27,6 +28,11 @@ SEVERAL: dict[np.ufunc, tuple[str, ...]] = {
 
 
 _COMPOSED: dict[np.ufunc, Callable[..., Any]] = {np.isnat: times.isnat}
+
+
+def _row_of(ufunc: np.ufunc) -> OpRow | None:
+    """The row of a ufunc of one result; another library's, such as SciPy's erf, goes by name."""
+    return BY_UFUNC.get(ufunc) or (ELEMENTWISE.get(ufunc.__name__) if ufunc.nout == 1 else None)
 
 
 def call_ufunc(ufunc: np.ufunc, method: str, inputs: Inputs, kwargs: dict[str, Any]) -> Any:
@@ -57,7 +63,7 @@ def _call(ufunc: np.ufunc, inputs: Inputs) -> Any:
     """The value, or a tuple of them."""
     if ufunc in SEVERAL:
         return tuple([call_row(name, *inputs) for name in SEVERAL[ufunc]])
-    row = BY_UFUNC.get(ufunc)
+    row = _row_of(ufunc)
     if row is None:
         return _COMPOSED[ufunc](*inputs)
     session = session_of(inputs)
@@ -85,7 +91,7 @@ def _require_served(ufunc: np.ufunc, kwargs: dict[str, Any]) -> None:
         NotYetFunction, NotYet.
     """
     name = ufunc.__name__
-    if ufunc not in BY_UFUNC and ufunc not in SEVERAL and ufunc not in _COMPOSED:
+    if _row_of(ufunc) is None and ufunc not in SEVERAL and ufunc not in _COMPOSED:
         raise unknown(name)
     if "order" in kwargs:
         raise failure(
