@@ -50,6 +50,14 @@ BINARY_MATH = ["pow", "arctan2", "hypot", "logaddexp", "logaddexp2"]
 SPECIAL = ["erfc", "erfinv", "lgamma", "digamma", "trigamma", "sinc", "expit", "logit", "softplus"]
 SPECIAL += ["gelu", "gelu_tanh", "silu", "hard_swish"]
 ROUNDINGS = ["rint", "floor", "ceil", "trunc", "sqrt", "abs", "sign"]
+# Bodies with NumPy's own bits, by their names here.
+EXACT: dict[str, Any] = {
+    "spacing": np.spacing, "deg2rad": np.deg2rad, "rad2deg": np.rad2deg,
+    "frexp_mantissa": lambda a: np.frexp(a)[0], "fraction": lambda a: np.modf(a)[0],
+}  # fmt: skip
+EXACT_PAIRS: dict[str, Any] = {
+    "nextafter": np.nextafter, "heaviside": np.heaviside, "fmax": np.fmax, "fmin": np.fmin,
+}  # fmt: skip
 # (-march, lanes): every width of the machine's own target, and two targets without AVX-512.
 NATIVE = [("native", 8), ("native", 16), ("native", 32), ("native", 64)]
 BUILDS = [*NATIVE, ("x86-64-v3", 4), ("x86-64-v3", 8), ("x86-64", 4)]
@@ -145,13 +153,27 @@ def driver(lanes: int) -> str:
     text = f"{head(lanes)}{sections()}\n"
     for t in types_of(lanes, FLOATS):
         text += "".join(unary(op, t) for op in UNARY_MATH + SPECIAL + ROUNDINGS)
-        text += "".join(binary(op, t) for op in [*BINARY_MATH, "copysign", "max", "min"])
+        text += "".join(
+            binary(op, t) for op in [*BINARY_MATH, *EXACT_PAIRS, "copysign", "max", "min"]
+        )
+        text += "".join(unary(op, t) for op in EXACT)
+        x = f"ok_load<{t}>(a + i * sizeof({t}))"
+        store = f"ok_store(o + i * 4, ok_frexp_exponent({x}));"
+        text += loop(f"frexp_exponent_{t}", "const char*a", store)
+        for u in types_of(lanes, ["i32", "i64"]):
+            store = f"ok_ldexp({x}, ok_load<{u}>(b + i * sizeof({u})))"
+            store = f"ok_store(o + i * sizeof({t}), {store});"
+            text += loop(f"ldexp_{t}_{u}", "const char*a, const char*b", store)
         for op in ["isnan", "isinf", "isfinite", "signbit"]:
             load = f"ok_load<{t}>(a + i * sizeof({t}))"
             text += loop(f"{op}_{t}", "const char*a", f"ok_store_bool(o + i, ok_{op}({load}));")
     for t in types_of(lanes, INTS):
         text += binary("ipow", t, fault=True)
-        text += "".join(binary(op, t) for op in ["shl", "shr", "max", "min"])
+        text += "".join(binary(op, t) for op in ["shl", "shr", "gcd", "lcm", "max", "min"])
+        load = f"ok_load<{t}>(a + i * sizeof({t}))"
+        text += loop(f"bitcount_{t}", "const char*a", f"ok_store(o + i, ok_bitcount({load}));")
+        store = f"ok_store(o + i * sizeof({t}), ok_recip({load}, f));"
+        text += loop(f"recip_{t}", "const char*a", store, fault=True)
         text += "".join(unary(op, t) for op in ["abs", "sign"])
     for t in names:
         text += "".join(binary(op, t, fault=True) for op in ["floordiv", "mod", "fmod"])
@@ -287,6 +309,8 @@ def test_integer_ops(built: Built) -> None:
             ("fmod", np.fmod),
             ("shl", np.left_shift),
             ("shr", np.right_shift),
+            ("gcd", np.gcd),
+            ("lcm", np.lcm),
             ("max", np.maximum),
             ("min", np.minimum),
         ]:
@@ -304,6 +328,30 @@ def test_integer_ops(built: Built) -> None:
             assert built.fault == 2
         equal(built.map(f"abs_{t}", a), np.abs(a))
         equal(built.map(f"sign_{t}", a), np.sign(a))
+        equal(built.map(f"bitcount_{t}", a, dtype=np.uint8), np.bitwise_count(a))
+        equal(built.map(f"recip_{t}", a), np.reciprocal(a))
+        assert built.fault == 1
+        built.map(f"recip_{t}", a[a != 0])
+        assert built.fault == 0
+
+
+def test_parts_and_neighbours_of_floats(built: Built) -> None:
+    """Bits of random patterns too, subnormals among them."""
+    rng = np.random.default_rng(5)
+    for t in types_of(built.lanes, FLOATS):
+        a = floats(t, rng)
+        b = rng.permutation(a)
+        for op, reference in EXACT.items():
+            equal(built.map(f"{op}_{t}", a), reference(a))
+        for op, reference in EXACT_PAIRS.items():
+            got, want = built.map(f"{op}_{t}", a, b), reference(a, b)
+            equal(*((got + 0, want + 0) if op in ("fmax", "fmin") else (got, want)))  # sign of 0
+        equal(built.map(f"frexp_exponent_{t}", a, dtype=np.int32), np.frexp(a)[1])
+        for u in types_of(built.lanes, ["i32", "i64"]):
+            n = rng.integers(-1200, 1200, a.size).astype(DTYPES[u])
+            n[:200:3] = np.iinfo(n.dtype).max
+            n[1:200:3] = np.iinfo(n.dtype).min
+            equal(built.map(f"ldexp_{t}_{u}", a, n), np.ldexp(a, n))
 
 
 @pytest.mark.parametrize(
