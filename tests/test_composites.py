@@ -119,7 +119,7 @@ def test_choose_refuses_what_names_no_choice(bad: int) -> None:
         return np.choose(i, [a, a, a])
 
     compiled = ok.compile(pick)
-    a, index = np.arange(5.0), PICK.copy()
+    a, index = np.arange(10.0).reshape(2, 5), PICK.copy()
     out = np.full((2, 5), 7.0)
     compiled(index, a, out=out)
     assert (out == a).all()
@@ -132,6 +132,8 @@ def test_choose_refuses_what_names_no_choice(bad: int) -> None:
     assert (out == 7).all()
     with pytest.raises(ChoiceError, match=r"invalid entry in choice array \(.*composites.py:\d+\)"):
         run(pick, index, a)
+    with pytest.raises(ChoiceError, match=r"invalid entry in choice array \(.*composites.py:\d+\)"):
+        ok.compile(lambda a: np.choose(bad, [a, a, a]))(a)
 
 
 def test_what_composites_refuse() -> None:

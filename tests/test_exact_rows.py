@@ -60,6 +60,7 @@ def test_bits_of_neighbours_and_steps() -> None:
     compiled = ok.compile(lambda x, y: (np.nextafter(x, y), np.spacing(x), np.heaviside(x, y)))
     for dtype in FLOATS:
         x, y = many(dtype), np.roll(many(dtype), 3)
+        y[::4] = x[::4]
         with np.errstate(all="ignore"):
             want = np.nextafter(x, y), np.spacing(x), np.heaviside(x, y)
         for got, expected in zip(compiled(x, y), want, strict=True):
