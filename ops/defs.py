@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
+from opkiln.ops.dtypes import kind_of
 from opkiln.ops.record import fields_of, record
 
 try:  # hashlib loads OpenSSL, 5 ms that an import need not spend
@@ -55,9 +56,9 @@ def encode(value: Key) -> bytes:
         case tuple():
             tag, body = b"T", b"".join(encode(item) for item in value)
         case np.dtype():
-            tag, body = b"D", value.str.encode()
+            tag, body = b"D", _dtype_text(value)
         case np.generic():
-            tag, body = b"G", value.dtype.str.encode() + b":" + value.tobytes()
+            tag, body = b"G", _dtype_text(value.dtype) + b":" + value.tobytes()
         case OpDef():
             tag, body = b"O", value.digest
         case _:
@@ -65,6 +66,11 @@ def encode(value: Key) -> bytes:
                 f"no canonical encoding for {type(value).__name__} {value!r} in an op's key"
             )
     return tag + struct.pack("<Q", len(body)) + body
+
+
+def _dtype_text(dtype: np.dtype[np.generic]) -> bytes:
+    # bfloat16 calls itself <V2, as two bytes of anything do.
+    return (dtype.name if dtype.kind == "V" else dtype.str).encode()
 
 
 def digest_of(value: Key) -> bytes:
@@ -144,8 +150,9 @@ class OpRow:
 
     `expr` is C++ over vectors: {0}, {1}, {2} are the operands, {f} the fault accumulator. A section
     of native/include/opkiln/bodies/ that the text names is pasted into the kernel. `exprs`
-    overrides it by kind of the first operand ("b", "i", "u", "f", "c"), or by the kinds of both
-    where they differ ("iu", "ui"). Over complex operands a gradient rule does not hold.
+    overrides it by the dtype of the first operand ("float16") or else its kind ("b", "i", "u", "f",
+    "c"), or by the kinds of both where they differ ("iu", "ui"). Over complex operands a gradient
+    rule does not hold.
     """
 
     name: str
@@ -165,7 +172,7 @@ class OpRow:
     differentiable: bool = True  # False: declared to have no gradient
     cost: float = 1.0  # about: quarter nanoseconds per float32 element, for fusion and the GIL
     faults: int = 0  # fault bits the body may raise (native/include/opkiln/kernel.h)
-    half: str = "float32"  # compute type of half operands, rounded after the op
+    rounds: bool = True  # False: of halves it makes a half, with nothing to round
     complex: str = ""  # exactness over complex operands, where it differs: bound | modulus
     accepts: str = "biuf"  # operand kinds with a body
     doc: str = ""
@@ -183,9 +190,10 @@ class OpRow:
         """
         return (self.complex or self.exactness) if kind == "c" else self.exactness
 
-    def body(self, kind: str) -> str:
-        """The expression for operands of this kind."""
-        return dict(self.exprs).get(kind, self.expr)
+    def body(self, kind: str, dtype: str = "") -> str:
+        """The expression for operands of this kind and dtype."""
+        exprs = dict(self.exprs)
+        return exprs.get(dtype) or exprs.get(kind, self.expr)
 
 
 @record
@@ -219,7 +227,7 @@ class ReduceRow:
     def identity_of(self, dtype: np.dtype[np.generic]) -> np.generic:
         """What fills idle lanes: -0.0 for a float sum, since x + -0.0 is x for every x."""
         value: int | float
-        if dtype.kind == "f":
+        if kind_of(dtype) == "f":
             value = {"zero": -0.0, "one": 1.0, "lowest": -np.inf, "highest": np.inf}[self.identity]
         elif self.identity in ("lowest", "highest"):
             info = np.iinfo(dtype.name)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from opkiln.ops.defs import OpRow, Signature
-from opkiln.ops.dtypes import part_of
+from opkiln.ops.dtypes import kind_of, part_of
 
 BOOL, INT64 = np.dtype(np.bool_), np.dtype(np.int64)
 
@@ -69,9 +69,10 @@ def kept(dtype: Any) -> np.dtype[Any]:
     """
     if dtype in (float, int):
         return np.dtype(np.float64)
-    if dtype.kind not in "biuf":
+    kind = kind_of(dtype)
+    if kind not in "biuf":
         raise TypeError(f"a function of real numbers does not take {dtype.name}")
-    return np.dtype(dtype if dtype.kind == "f" and dtype.itemsize < 8 else np.float64)
+    return np.dtype(dtype if kind == "f" and dtype.itemsize < 8 else np.float64)
 
 
 def inexact(row: OpRow, operands: tuple[Any, ...]) -> Signature:

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from opkiln.ops.dtypes import dtype_row, part_of
+from opkiln.ops.dtypes import dtype_row, is_half, kind_of, lossless, part_of
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime import kernel as k
 
@@ -95,10 +95,12 @@ def comments(kernel: k.Kernel) -> list[str]:
 def expression(kernel: k.Kernel, s: k.Statement) -> str:
     """The right-hand side of a computing statement, with v<i> for values."""
     match s:
-        case k.Apply(_, name, args):
-            kinds = [kernel.dtypes[a].kind for a in args]
+        case k.Apply(value, name, args):
+            row, dtypes = ELEMENTWISE[name], [kernel.dtypes[a] for a in args]
+            kinds = [kind_of(d) for d in dtypes]
             mixed = "".join(kinds) if len(set(kinds)) > 1 and kinds[0] != "b" else kinds[0]
-            return ELEMENTWISE[name].body(mixed).format(*(f"v{a}" for a in args), f="fault")
+            text = row.body(mixed, dtypes[0].name).format(*(f"v{a}" for a in args), f="fault")
+            return rounded(kernel.dtypes[value], text) if row.rounds else text
         case k.Convert(value, arg):
             return _converted(f"v{arg}", kernel.dtypes[arg], kernel.dtypes[value])
         case k.Const(_, constant):
@@ -118,11 +120,17 @@ def _converted(text: str, source: k.DT, target: k.DT) -> str:
         return f"ok_complex({', '.join(parts)})" if target.kind == "c" else parts[0]
     if target.kind == "c":
         return f"ok_complex({_converted(text, source, part_of(target))})"
-    function = "ok_cast_from_bool" if source.kind == "b" else "ok_cast"
-    return f"{function}<{scalar(target)}>({text})"
+    if source.kind == "b":
+        return f"ok_cast_from_bool<{scalar(target)}>({text})"
+    if source == np.float64 and target == np.float16:  # no float32 on the way rounds it
+        text = f"ok_odd({text})"
+    if scalar(source) != scalar(target):
+        text = f"ok_cast<{scalar(target)}>({text})"
+    return text if lossless(source, target) else rounded(target, text)
 
 
 def scalar(dtype: k.DT) -> str:
+    """The C++ type of its values in registers."""
     return dtype_row(dtype).cxx
 
 
@@ -130,6 +138,48 @@ def memory(dtype: k.DT) -> str:
     """What follows ok_load and the like in the name of the function for this dtype."""
     row = dtype_row(dtype)
     return row.memory or f"<{row.cxx}>"
+
+
+def rounded(dtype: k.DT, value: str) -> str:
+    """The value as memory of `dtype` would hold it: registers of a half have room for more."""
+    return f"ok_round{dtype_row(dtype).memory}({value})" if is_half(dtype) else value
+
+
+def loaded(dtype: k.DT, function: str, arguments: str) -> str:
+    """A call that reads a vector of `dtype` from memory: `function` is ok_load or its like."""
+    row = dtype_row(dtype)
+    if row.is_half:
+        return f"ok_widen{row.memory}({function}<u16>({arguments}))"
+    return f"{function}{memory(dtype)}({arguments})"
+
+
+def stored(dtype: k.DT, value: str) -> tuple[str, str]:
+    """Suffix of the function that writes a vector of `dtype`, and what it is given."""
+    row = dtype_row(dtype)
+    return ("", f"ok_narrow{row.memory}({value})") if row.is_half else (row.memory, value)
+
+
+def put(dtype: k.DT, at: str, value: str) -> str:
+    """A statement that writes the first lane to memory."""
+    row = dtype_row(dtype)
+    if row.kind == "b":
+        return f"*(u8 *){at} = (u8)({value}[0] & 1);"
+    if row.kind == "c":
+        return f"ok_put{row.memory}({at}, {value});"
+    kind = "u16" if row.is_half else row.cxx
+    return f"*(ok_vec<{kind}>::one *){at} = {stored(dtype, value)[1]}[0];"
+
+
+def splat(dtype: k.DT, at: str) -> str:
+    """One element of memory in all lanes."""
+    row = dtype_row(dtype)
+    if row.kind == "b":
+        return f"ok_splat_bool(*(const u8 *)({at}))"
+    if row.kind == "c":
+        return f"ok_splat_complex(*(const {row.cxx} *)({at}))"
+    kind = "u16" if row.is_half else row.cxx
+    text = f"ok_splat<{kind}>(*(const ok_vec<{kind}>::one *)({at}))"
+    return f"ok_widen{row.memory}({text})" if row.is_half else text
 
 
 def literal(constant: np.generic) -> str:
@@ -140,6 +190,8 @@ def literal(constant: np.generic) -> str:
     if constant.dtype.kind == "c":
         parts = ", ".join(_bits(part) for part in (constant.real, constant.imag))
         return f"ok_splat_complex({kind}{{{parts}}})"
+    if is_half(constant.dtype):
+        constant = constant.astype(np.float32)
     if constant.dtype.kind == "f":
         return f"ok_splat<{kind}>({_bits(constant)})"
     bits = int.from_bytes(constant.tobytes(), "little")
@@ -158,7 +210,7 @@ def identity(row: str, dtype: k.DT) -> str:
     value = REDUCTIONS[row].identity_of(dtype)
     if dtype.kind == "b":  # a byte of a mask
         return "-1" if value else "0"
-    if dtype.kind == "f":
+    if kind_of(dtype) == "f":
         return repr(float(value)).replace("inf", "__builtin_inf()")
     if dtype.itemsize < 8:
         return str(value)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from opkiln.ops.dtypes import kind_of
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
-from opkiln.runtime.bodies import identity, scalar
+from opkiln.runtime.bodies import identity, rounded, scalar
 
 # A fold has 32 accumulators whatever the vector width: element i goes to accumulator i % 32. Float
 # sums close a block after 512 elements and add blocks pairwise, which keeps the error within
@@ -38,17 +39,19 @@ def vector(dtype: k.DT) -> str:
 
 def is_ordered(kernel: k.Kernel, fold: k.Accumulate) -> bool:
     """Whether the order of the fold shows in its bits: of rounding combinations alone."""
-    return REDUCTIONS[fold.row].exactness != "exact" and kernel.dtypes[fold.value].kind == "f"
+    return REDUCTIONS[fold.row].exactness != "exact" and kind_of(kernel.dtypes[fold.value]) == "f"
 
 
 def is_blocked(kernel: k.Kernel, fold: k.Accumulate) -> bool:
     """Whether the fold adds floats, and so closes blocks to bound its error."""
-    return REDUCTIONS[fold.row].blocked and kernel.dtypes[fold.value].kind == "f"
+    return REDUCTIONS[fold.row].blocked and kind_of(kernel.dtypes[fold.value]) == "f"
 
 
 def settled(kernel: k.Kernel, fold: k.Accumulate, total: str, columns: str) -> str:
     """The fold's result from its accumulators' total over so many columns."""
     if is_blocked(kernel, fold):  # NumPy's sum starts at +0.0, and so is never -0.0
         zero = f"{vector(folded(kernel, fold))}{{}}"
-        return f"{columns} ? {total} + {zero} : {zero}"
-    return total if is_ordered(kernel, fold) else f"ok_settle({total})"
+        total = f"{columns} ? {total} + {zero} : {zero}"
+    if is_ordered(kernel, fold):
+        return rounded(kernel.dtypes[fold.value], total)
+    return f"ok_settle({total})"

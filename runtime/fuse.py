@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from opkiln.ops import primitives as p
+from opkiln.ops.dtypes import dtype_row
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.graph import Node, is_one, topological
 
@@ -28,7 +29,7 @@ def node_cost(node: Node) -> float:
     if isinstance(node.op, p.Elementwise):
         row = ELEMENTWISE[node.op.row]
         # Integer division and power run lane by lane; double vectors hold half as many lanes.
-        widest: int = max(node.dtype.itemsize, *(s.dtype.itemsize for s in node.src))
+        widest = max(dtype_row(n.dtype).lane for n in (node, *node.src))
         return row.cost * widest / 4
     if isinstance(node.op, p.Reduce):
         return REDUCTIONS[node.op.row].cost

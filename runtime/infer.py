@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from opkiln.ops import primitives as p
+from opkiln.ops.dtypes import kind_of
 from opkiln.ops.rules import RULES
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import ShapeError
@@ -115,7 +116,7 @@ def _constant(op: p.Constant, src: Sources) -> Inferred:
 def _from_host(op: p.FromHost, src: Sources) -> Inferred:
     if not src[0].is_host:
         raise TypeError(f"FromHost: expected a host scalar, got {src[0]!r}")
-    if src[0].dtype is float and op.dtype.kind != "f":
+    if src[0].dtype is float and kind_of(op.dtype) != "f":
         raise TypeError(f"FromHost: a float becomes {op.dtype.name} by way of a Cast")
     return op.dtype, ()
 

@@ -48,6 +48,8 @@ def door(o: Any, has_buffer: bool) -> tuple[str, str | None]:
 
 def export(library: str, array: Any) -> Any:
     """The array as one of the library; both may share the memory."""
+    if library == "torch" and array.dtype.kind == "V":  # NumPy exports no bfloat16
+        return _importer(library)(array.view("i2")).view(_torch().bfloat16)
     return _importer(library)(array)
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpDef
+from opkiln.ops.dtypes import kind_of
 from opkiln.ops.elementwise.presets import (
     DIVISION_BY_ZERO,
     DIVISION_OVERFLOW,
@@ -268,13 +269,14 @@ def from_host(value: Number | complex, dtype: np.dtype[Any], mode: str) -> Array
                 value = min(max(value, info.min), info.max)
             else:
                 value = (value - info.min) % 2**info.bits + info.min
-    if dtype.kind in "fc" and isinstance(value, int):
+    if kind_of(dtype) in "fc" and isinstance(value, int):
         try:
             value = float(value)
         except OverflowError:
             raise HostRangeError(f"Python integer too large to convert to {dtype.name}") from None
     with np.errstate(all="ignore"):
-        return np.array(value).astype(dtype) if dtype.kind in "fc" else np.array(value, dtype)
+        floats = kind_of(dtype) in "fc"
+        return np.array(value).astype(dtype) if floats else np.array(value, dtype)
 
 
 def scalar(value: Number | complex, dtype: np.dtype[Any], mode: str) -> np.generic:

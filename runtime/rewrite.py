@@ -17,7 +17,7 @@ import numpy as np
 
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpDef
-from opkiln.ops.dtypes import part_of
+from opkiln.ops.dtypes import kind_of, lossless
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime.errors import OpkilnError
 from opkiln.runtime.graph import Graph, Node, const_value, host_const, make, topological
@@ -62,10 +62,10 @@ def _fold_from_host(node: Node) -> Node | None:
 
 def _settled(value: np.generic, node: Node) -> bool:
     """Whether every kernel has NumPy's bits: NaN's are not gated, nor some rows' signs of zero."""
-    if value.dtype.kind in "fc" and value != value:  # noqa: PLR0124
+    if kind_of(value.dtype) in "fc" and value != value:  # noqa: PLR0124
         return False
     gated = not ELEMENTWISE[_row(node) or ""].ungated
-    return gated or bool(value != 0) or value.dtype.kind != "f"
+    return gated or bool(value != 0) or kind_of(value.dtype) != "f"
 
 
 def _fold_elementwise(node: Node) -> Node | None:
@@ -88,9 +88,9 @@ def _fold_cast(node: Node) -> Node | None:
     if not isinstance(node.op, p.Cast):
         return None
     value = _constant(node.src[0])
-    if value is None or (value.dtype.kind in "fc" and value != value):  # noqa: PLR0124
+    if value is None or (kind_of(value.dtype) in "fc" and value != value):  # noqa: PLR0124
         return None
-    if value.dtype.kind in "fc" and node.dtype.kind in "iu":
+    if kind_of(value.dtype) in "fc" and kind_of(node.dtype) in "iu":
         info = np.iinfo(node.dtype)
         real = value.real
         if not info.min <= int(real) <= info.max if np.isfinite(real) else True:
@@ -99,28 +99,6 @@ def _fold_cast(node: Node) -> Node | None:
 
 
 # ---- simplify: each proved for every value, special ones included ----
-
-
-def lossless(source: DT, target: DT) -> bool:
-    """Whether every value of `source` is a value of `target`, so that casting there loses nothing.
-
-    Narrower than NumPy's "safe", which lets int64 become float64.
-    """
-    if source == target or source.kind == "b":
-        return True
-    if target.kind == "b" or (source.kind == "c" and target.kind != "c"):
-        return False
-    source, target = part_of(source), part_of(target)
-    if source.kind == "f":
-        return target.kind == "f" and target.itemsize >= source.itemsize
-    bits = 8 * source.itemsize - (source.kind == "i")
-    if target.kind == "f":
-        return bits <= (24 if target.itemsize == 4 else 53)
-    if source.kind == "i":
-        return target.kind == "i" and target.itemsize >= source.itemsize
-    return target.itemsize > source.itemsize or (
-        target.kind == "u" and target.itemsize == source.itemsize
-    )
 
 
 def _cast_same(node: Node) -> Node | None:
@@ -138,7 +116,9 @@ def _cast_chain(node: Node) -> Node | None:
     if not lossless(source.dtype, middle.dtype):
         return None
     through_float = (
-        middle.dtype.kind in "fc" and node.dtype.kind in "iu" and source.dtype.kind not in "fc"
+        kind_of(middle.dtype) in "fc"
+        and kind_of(node.dtype) in "iu"
+        and kind_of(source.dtype) not in "fc"
     )
     if through_float and not lossless(source.dtype, node.dtype):
         return None
@@ -180,14 +160,16 @@ def _is(value: float, *, negative_zero: bool = False) -> Callable[[np.generic], 
         if constant != value:
             return False
         return (
-            value != 0 or constant.dtype.kind != "f" or bool(np.signbit(constant)) == negative_zero
+            value != 0
+            or kind_of(constant.dtype) != "f"
+            or bool(np.signbit(constant)) == negative_zero
         )
 
     return check
 
 
 def _all_bits(constant: np.generic) -> bool:
-    return bool(np.invert(constant) == 0) if constant.dtype.kind != "b" else bool(constant)
+    return bool(np.invert(constant) == 0) if kind_of(constant.dtype) != "b" else bool(constant)
 
 
 # (row, operand kinds, test of the right constant, whether it may stand on the left too).
@@ -218,7 +200,7 @@ for _name, _kinds, _test, _both in _NEUTRAL:
 def _neutral(node: Node) -> Node | None:
     """Constants that leave the other operand as it is: x * 1, x / 1, integer x + 0."""
     for kinds, test, both in _NEUTRAL_BY_ROW.get(_row(node) or "", ()):
-        if node.src[0].dtype.kind not in kinds:
+        if kind_of(node.src[0].dtype) not in kinds:
             continue
         for i in (1, 0) if both else (1,):
             constant = _constant(node.src[i])

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from opkiln.ops.dtypes import SUPPORTED, find_row
+from opkiln.ops.dtypes import SUPPORTED, as_dtype, find_row
 from opkiln.ops.record import record
 from opkiln.runtime.errors import ArgumentError, ShapeError, UnsupportedDType
 
@@ -182,7 +182,7 @@ def _shape(sizes: Any) -> tuple[int | None, ...]:
 def _dtype(dtype: Any) -> np.dtype[Any]:
     try:
         # Arrays of the other byte order are copied into native ones.
-        found: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
+        found: np.dtype[Any] = as_dtype(dtype).newbyteorder("=")
     except TypeError as error:
         raise UnsupportedDType(f"TensorSpec: {error}", fix="write its name, such as 'f4'") from None
     if dtype is None or find_row(found) is None:

@@ -176,7 +176,7 @@ def test_F047_negative_strides_by_dlpack() -> None:
 
 def test_F145_a_refused_capsule_is_deleted_once() -> None:
     for x, kind, words in (
-        (Producer(dtype=(2, 16, 1)), errors.UnsupportedDType, "float16"),
+        (Producer(dtype=(2, 128, 1)), errors.UnsupportedDType, "float128"),
         (Producer(dtype=(5, 32, 1)), errors.UnsupportedDType, "complex32"),
         (Producer(dtype=(2, 32, 4)), errors.UnsupportedDType, "packs"),
         (Producer(dtype=(17, 4, 2)), errors.UnsupportedDType, "unknown"),
@@ -348,7 +348,7 @@ def test_array_interface(name: str) -> None:
     out = Mine(np.zeros_like(x), name)
     assert double(x, out=out) is out
     np.testing.assert_array_equal(out.memory, x + x)
-    refused(Mine(x.astype("f2"), name), errors.UnsupportedDType, "float16", "float32")
+    refused(Mine(x.astype("g"), name), errors.UnsupportedDType, "128", "float64")
     references = sys.getrefcount(x)
     for _ in range(100):
         double(Mine(x, name))

@@ -97,7 +97,7 @@ def ops_violations(path: Path) -> list[str]:
         top = module.split(".")[0]
         inside = module.startswith("opkiln.ops")
         known = top in sys.stdlib_module_names and top not in NOT_IN_OPS
-        if not (inside or top == "numpy" or known):
+        if not (inside or top in ("numpy", "ml_dtypes") or known):  # dtypes, the latter when met
             bad.append(f"{where(path, line)} imports {module}: ops may import numpy only")
     return bad
 

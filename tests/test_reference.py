@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from opkiln.ops import primitives as p
-from opkiln.ops.dtypes import SUPPORTED
+from opkiln.ops.dtypes import SUPPORTED, kind_of
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import (
     HostDivisionError,
@@ -45,7 +45,7 @@ def test_rows_are_numpy(row: Any) -> None:
                 types, _ = row.signature(row, (dtype,) * row.arity)
             except TypeError:
                 continue
-        if types[-1].kind not in row.accepts or (types[-1].itemsize == 2 and types[-1].kind == "f"):
+        if kind_of(types[-1]) not in row.accepts:
             continue
         arrays = [
             np.array([1, 0, 1, 3] if i == 0 else [2, 1, 2, 4], t) for i, t in enumerate(types)
@@ -54,6 +54,8 @@ def test_rows_are_numpy(row: Any) -> None:
             expected = row.numpy(*arrays)
         found = run(ew(row.name, *inputs_of(*arrays)), *arrays)
         assert found.dtype == expected.dtype
+        if expected.dtype.kind == "V":  # NumPy takes no two NaN of bfloat16 for equal
+            found, expected = found.astype(np.float32), expected.astype(np.float32)
         np.testing.assert_array_equal(found, expected)
 
 

@@ -45,8 +45,11 @@ PyObject* wrap(PyObject* source, const DLTensor& t, bool readonly, Ref owner) {
   }
   const uint8_t code = code_of(t.dtype);
   if (code == kNoCode) {
+    constexpr int kBfloat = 4;
     const char* fix = "convert it to float32 or another supported dtype";
-    if (t.dtype.code == kDLComplex)
+    if (t.dtype.code == kBfloat && t.dtype.bits == 16)
+      fix = "pip install ml_dtypes, which gives NumPy bfloat16";
+    else if (t.dtype.code == kDLComplex)
       fix = "convert it to complex64";
     else if (PyObject_HasAttrString(source, "float"))
       fix = "convert it to float32 first: x.float()";  // torch

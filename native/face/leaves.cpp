@@ -36,9 +36,8 @@ Bound refuse_type(Compiled* self, CallArgs& call, const char* fix, const char* w
 Bound refuse_dtype(Compiled* self, CallArgs& call, PyArray_Descr* descr) {
   const int type = descr->type_num;
   const char* fix =
-      "pass an array of bool, int8..int64, uint8..uint64, float32, float64 or complex";
+      "pass an array of bool, int8..int64, uint8..uint64, float16..float64, bfloat16 or complex";
   if (type == NPY_CLONGDOUBLE) fix = "convert it first: x.astype(np.complex128)";
-  if (type == NPY_HALF) fix = "convert it first: x.astype(np.float32)";
   if (type == NPY_LONGDOUBLE) fix = "convert it first: x.astype(np.float64)";
   return refuse(self, call, Err::dtype, fix, "expected a supported dtype, got ",
                 reinterpret_cast<PyObject*>(descr));

@@ -126,7 +126,11 @@ def _array(node: ast.expr, name: str, extents: ast.expr) -> Any:
     if not all(type(extent) is int and extent >= 0 for extent in shape):
         _refuse(word, "has a shape that is not of whole numbers from 0", f"write {name}[64,1024]")
     try:
-        return np.empty(shape, name)
+        dtype = DTYPES[name].numpy
+    except TypeError as error:
+        _refuse(word, f"has a dtype that is not installed: {error}")
+    try:
+        return np.empty(shape, dtype)
     except (MemoryError, ValueError) as error:
         _refuse(word, f"cannot be made ({error})", "the kernels are the same for smaller extents")
 

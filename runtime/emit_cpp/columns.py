@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
-from opkiln.runtime.bodies import expression, memory, scalar
+from opkiln.runtime.bodies import expression, loaded, memory, put
 from opkiln.runtime.emit_cpp.text import LONG_BLOCK, Job, Printer, reads
 from opkiln.runtime.folds import ACCUMULATORS, BLOCK, is_blocked
 
@@ -136,9 +136,9 @@ class ColumnPrinter(Printer):
 
     def load(self, o: int, vector_index: int) -> str:
         """Load one vector of an operand."""
-        dtype = self.kernel.operands[o].dtype
         name, stride = ("ok_gather", f", c{o}") if self.classes[o] == "G" else ("ok_load", "")
-        return f"{name}{memory(dtype)}({self.at(o, vector_index)}{stride})"
+        arguments = f"{self.at(o, vector_index)}{stride}"
+        return loaded(self.kernel.operands[o].dtype, name, arguments)
 
     # *** the entry ***
 
@@ -192,13 +192,7 @@ class ColumnPrinter(Printer):
                         f"  const auto v{value} = st.v{value} = {self.splat(o, f'p[{o}]')};"
                     )
                 case k.Store(o, arg):
-                    dtype = self.kernel.operands[o].dtype
-                    if dtype.kind == "b":
-                        lines.append(f"  *(u8 *)p[{o}] = (u8)(v{arg}[0] & 1);")
-                    elif dtype.kind == "c":
-                        lines.append(f"  ok_put{memory(dtype)}(p[{o}], v{arg});")
-                    else:
-                        lines.append(f"  *(ok_vec<{scalar(dtype)}>::one *)p[{o}] = v{arg}[0];")
+                    lines.append(f"  {put(self.kernel.operands[o].dtype, f'p[{o}]', f'v{arg}')}")
                 case k.Apply(value) | k.Convert(value):
                     lines.append(f"  const auto v{value} = st.v{value} = {self.row_expression(s)};")
                 case _:

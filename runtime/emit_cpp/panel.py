@@ -7,10 +7,10 @@ folds in the order of the column printer, so both give the same bits.
 
 from __future__ import annotations
 
-from opkiln.ops.dtypes import part_of
+from opkiln.ops.dtypes import dtype_row
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
-from opkiln.runtime.bodies import expression, memory
+from opkiln.runtime.bodies import expression, loaded
 from opkiln.runtime.emit_cpp.text import Job, Printer, reads
 from opkiln.runtime.folds import ACCUMULATORS, BLOCK, is_blocked, is_ordered
 
@@ -32,7 +32,7 @@ class PanelPrinter(Printer):
             sum(isinstance(s, k.Accumulate) and is_ordered(self.kernel, s) for s in section.body)
             for section in self.kernel.sections
         ]
-        widest = max(part_of(d).itemsize for d in self.dtypes)
+        widest = max(dtype_row(d).lane for d in self.dtypes)
         room = PANEL_BYTES // (self.lanes * widest * max(*ordered, 1))
         self.width = max(1 << room.bit_length() - 1, SHORT_VECTORS)
         self.row_suffix = f"[{self.width}]"
@@ -113,10 +113,10 @@ class PanelPrinter(Printer):
         """Vector u of an operand; one element for all rows when it is broadcast along them."""
         if self.classes[o] == "Z":
             return self.splat(o, f"q{o}")
-        kind = memory(self.kernel.operands[o].dtype)
+        dtype = self.kernel.operands[o].dtype
         if self.classes[o] == "C":
-            return f"ok_load_part{kind}(q{o}, left)"
-        return f"ok_gather_part{kind}(q{o}, r{o}, left)"
+            return loaded(dtype, "ok_load_part", f"q{o}, left")
+        return loaded(dtype, "ok_gather_part", f"q{o}, r{o}, left")
 
     def pointers(self, used: list[int]) -> list[str]:
         """First elements of the panel, and the strides between rows where they vary."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from opkiln.ops.dtypes import dtype_row, part_of
+from opkiln.ops.dtypes import dtype_row
 from opkiln.ops.record import record
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
-from opkiln.runtime.bodies import comments, expression, literal, scalar
+from opkiln.runtime.bodies import comments, expression, literal, scalar, splat, stored
 from opkiln.runtime.folds import ACCUMULATORS, folded, identity_of, settled, vector
 
 LONG_BLOCK = 2048  # of folds that only find: 64 steps, which any integer counts
@@ -63,7 +63,7 @@ def lanes(kernel: k.Kernel, vector_bytes: int) -> int:
         if section.kind == "loop"
         for value in (*reads(section), *(_made(s) for s in section.body))
     }
-    widest = max((part_of(kernel.dtypes[v]).itemsize for v in looped if v >= 0), default=8)
+    widest = max((dtype_row(kernel.dtypes[v]).lane for v in looped if v >= 0), default=8)
     lanes = max(vector_bytes // widest, 4)
     folds = any(isinstance(s, k.Accumulate) for s in kernel.statements())
     return min(lanes, ACCUMULATORS) if folds else lanes
@@ -194,17 +194,11 @@ class Printer(ABC):
 
     def splat(self, operand: int, at: str) -> str:
         """One element of an operand in all lanes."""
-        dtype = self.kernel.operands[operand].dtype
-        if dtype.kind == "b":
-            return f"ok_splat_bool(*(const u8 *)({at}))"
-        kind = scalar(dtype)
-        if dtype.kind == "c":
-            return f"ok_splat_complex(*(const {kind} *)({at}))"
-        return f"ok_splat<{kind}>(*(const ok_vec<{kind}>::one *)({at}))"
+        return splat(self.kernel.operands[operand].dtype, at)
 
     def stored(self, operand: int, arg: int) -> tuple[str, str]:
         """Suffix of the store function and the value for an operand."""
-        return dtype_row(self.kernel.operands[operand].dtype).memory, f"v{arg}"
+        return stored(self.kernel.operands[operand].dtype, f"v{arg}")
 
     def row_expression(self, s: k.Apply | k.Convert) -> str:
         """The right-hand side of a row value; booleans as byte masks, as the state has them."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from opkiln.ops.record import record
 from opkiln.ops.table import REDUCTIONS
 from opkiln.runtime import kernel as k
-from opkiln.runtime.bodies import comments, expression, literal, scalar
+from opkiln.runtime.bodies import comments, expression, literal, loaded, scalar, stored
 from opkiln.runtime.folds import (
     ACCUMULATORS,
     BLOCK,
@@ -128,12 +128,11 @@ class Printer:
     def statement(self, s: k.Statement, at: str) -> str:
         match s:
             case k.Load(value, o):
-                dtype = self.kernel.operands[o].dtype
-                name = "ok_load_bool" if dtype.kind == "b" else f"ok_load<{scalar(dtype)}>"
-                return f"const auto v{value} = {name}({at.format(o)});"
+                text = loaded(self.kernel.operands[o].dtype, "ok_load", at.format(o))
+                return f"const auto v{value} = {text};"
             case k.Store(o, arg):
-                suffix = "_bool" if self.kernel.operands[o].dtype.kind == "b" else ""
-                return f"ok_store{suffix}({at.format(o)}, v{arg});"
+                suffix, text = stored(self.kernel.operands[o].dtype, f"v{arg}")
+                return f"ok_store{suffix}({at.format(o)}, {text});"
             case k.Accumulate():
                 return self.accumulate(s)
             case k.Apply() | k.Convert():

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from opkiln.ops.elementwise.order import clip_ufunc
+from opkiln.ops.dtypes import kind_of
 from opkiln.runtime.errors import CallError, NotYet, TraceError
 from opkiln.runtime.trace import parts, ufuncs, views
 from opkiln.runtime.trace.promote import (
@@ -52,14 +53,14 @@ def _round(a: Any, decimals: Any = 0, out: Any = None) -> Any:
     """rint(a * 10**decimals) / 10**decimals."""
     refuse_out("round", out)
     digits = views.whole(decimals, "decimals", "pass an int")
-    integer = a.dtype.kind in "iu"
+    integer = kind_of(a.dtype) in "iu"
     if integer and digits >= 0:
         return Tracer(a.session, a.node)
-    if a.dtype.kind == "c":
+    if kind_of(a.dtype) == "c":
         return parts.by_parts(lambda part: _round(part, digits), a)
     if digits == 0:
         return np.rint(a)
-    if a.dtype.kind == "b":
+    if kind_of(a.dtype) == "b":
         raise failure(
             TraceError, "round of bool to decimals", fix="convert it first, such as with x * 1.0"
         )
@@ -120,9 +121,9 @@ def _nan_to_num(
             x, "nan_to_num", lambda: _nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
         )
     x = _array(x, nan, posinf, neginf)
-    if x.dtype.kind == "c":
+    if kind_of(x.dtype) == "c":
         return parts.by_parts(lambda part: _nan_to_num(part, copy, nan, posinf, neginf), x)
-    if x.dtype.kind != "f":
+    if kind_of(x.dtype) != "f":
         return Tracer(x.session, x.node)
     limits = np.finfo(x.dtype)
 

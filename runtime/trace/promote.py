@@ -10,9 +10,10 @@ from typing import cast as as_type
 
 import numpy as np
 
+from opkiln.ops import dtypes
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpRow
-from opkiln.ops.dtypes import part_of
+from opkiln.ops.dtypes import is_half, kind_of, part_of
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime import interop
 from opkiln.runtime.errors import (
@@ -21,7 +22,6 @@ from opkiln.runtime.errors import (
     IntegerPowerError,
     NotYet,
     TraceError,
-    UnsupportedDType,
 )
 from opkiln.runtime.graph import Node, host_const
 from opkiln.runtime.reference import scalar
@@ -39,7 +39,8 @@ Number = int | float | complex
 Operand = Node | Number  # an array node, a host node (weak), or a number in the source (weak)
 
 BOOL = np.dtype(np.bool_)
-INT64, UINT64, FLOAT64 = np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.float64)
+INT64, UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _STRONG: dict[Any, DT] = {int: INT64, float: FLOAT64, complex: np.dtype(np.complex128)}
 
 _OPS = {name: p.Elementwise(name) for name in ELEMENTWISE}
@@ -81,7 +82,7 @@ def session_of(values: tuple[Any, ...] | list[Any]) -> Session:
 def as_dtype(dtype: Any) -> DT:
     """A dtype argument, refused when opkiln does not compute in it."""
     try:
-        found = np.dtype(dtype)
+        found = dtypes.as_dtype(dtype)
     except TypeError as error:
         raise failure(TraceError, str(error), fix="pass a dtype such as np.float32") from None
     require_dtype(found, "dtype argument")
@@ -242,7 +243,19 @@ def is_big(value: Operand) -> bool:
 
 
 def cast(session: Session, value: Operand, dtype: DT, mode: str = "check") -> Node:
-    """The operand as a node of `dtype`."""
+    """The operand as a node of `dtype`.
+
+    Raises:
+        TraceError: an int above int64 as bfloat16, which ml_dtypes refuses.
+    """
+    if dtype.kind == "V" and (
+        is_big(value) or (isinstance(value, int) and not -(2**63) <= value < 2**63)
+    ):
+        raise failure(
+            TraceError,
+            f"Python integer out of bounds for {dtype.name}: expected one that fits int64",
+            fix="pass a float",
+        )
     if dtype.kind in "mM" and is_weak(value):
         value = cast(session, value, INT64)
     if not isinstance(value, Node):
@@ -251,8 +264,9 @@ def cast(session: Session, value: Operand, dtype: DT, mode: str = "check") -> No
     if have is dtype:
         return value
     if have is int or have is float:
-        if dtype == BOOL or (have is float and dtype.kind in "iu"):
-            # By truth value, so nothing may be cut off first; or cut off by an ordinary cast.
+        if dtype == BOOL or (have is float and dtype.kind in "iu") or is_half(dtype):
+            # By truth value, so nothing may be cut off first; or cut off or rounded by an ordinary
+            # cast.
             wide = FLOAT64 if have is float else UINT64 if is_big(value) else INT64
             return session.make(cast_op(dtype), session.make(_from_host_op(wide, "check"), value))
         if dtype.kind == "c":
@@ -289,7 +303,7 @@ def signature(row: OpRow, operands: list[Operand]) -> tuple[tuple[DT, ...], DT]:
 
     Raises:
         TraceError: NumPy has no loop for these operands.
-        UnsupportedDType: NumPy's answer is a dtype that opkiln lacks: float16 for np.sqrt(int8).
+        UnsupportedDType: NumPy's answer is a dtype that opkiln lacks.
     """
     types = tuple([o.dtype if isinstance(o, Node) else type(o) for o in operands])
     if all(
@@ -305,13 +319,6 @@ def signature(row: OpRow, operands: list[Operand]) -> tuple[tuple[DT, ...], DT]:
     except TypeError as error:
         raise failure(TraceError, str(error)) from None
     for result in (*found[0], found[1]):
-        if result.kind == "f" and result.itemsize == 2:
-            names = ", ".join(t.__name__ if isinstance(t, type) else t.name for t in types)
-            raise failure(
-                UnsupportedDType,
-                f"np.{row.name} of {names} is {result.name} in NumPy, which is not supported yet",
-                fix="convert the operand first, for example with x.astype(np.float32)",
-            )
         require_dtype(result, f"np.{row.name}")
     _SIGNATURES[key] = found
     return found
@@ -333,7 +340,7 @@ def elementwise(session: Session, row: OpRow, values: tuple[Any, ...]) -> Node:
 def plain(session: Session, row: OpRow, operands: list[Operand], mode: str = "check") -> Node:
     """Operands cast to the signature, then the row; `mode` holds for weak operands."""
     wanted, _ = signature(row, operands)
-    if wanted[0].kind not in row.accepts and row.name != "where":
+    if kind_of(wanted[0]) not in row.accepts and row.name != "where":
         return _without_body(session, row, operands, wanted)
     src = [cast(session, o, d, mode) for o, d in zip(operands, wanted, strict=True)]
     return session.make(_OPS[row.name], *src)
@@ -486,14 +493,15 @@ def power(session: Session, base: Operand, exponent: Operand, *, by_operator: bo
     x, power_of = cast(session, base, dtype), cast(session, exponent, dtype)
     if number == 0:
         return filled(session, dtype.type(1), x)
-    if dtype.kind == "f":
+    if kind_of(dtype) == "f":
         fast = {-1: "reciprocal", 2: "square"} | ({0.5: "sqrt"} if by_operator else {})
         if number == 1:
             return x
         if number in fast:
             return session.make(_OPS[fast[number]], x)
-        if number in (3, 4):
-            return _product(session, x, int(number))
+        if number in (3, 4):  # of a half rounded once, as np.power rounds it
+            wide = cast(session, x, FLOAT32) if is_half(dtype) else x
+            return cast(session, _product(session, wide, int(number)), dtype)
     elif dtype.kind == "c":
         found = _complex_power(session, x, number, by_operator=by_operator)
         if found is not None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import ReduceRow
+from opkiln.ops.dtypes import is_half, kind_of
 from opkiln.ops.table import ELEMENTWISE, REDUCTION_OF, REDUCTIONS
 from opkiln.runtime.errors import (
     HostRangeError,
@@ -28,6 +29,7 @@ from opkiln.runtime.trace.advice import NO_OUT
 from opkiln.runtime.trace.promote import (
     BOOL,
     BROADCAST,
+    FLOAT32,
     FLOAT64,
     INT64,
     as_dtype,
@@ -91,7 +93,7 @@ def reduce(
             wide = UINT8
     if into.kind == "c":
         return _complex_sum(row, x, axis, keepdims, into, initial, where)
-    if into.kind not in row.accepts:
+    if kind_of(into) not in row.accepts:
         raise failure(
             TraceError,
             f"ufunc '{row.numpy.__name__}' is not supported for {into.name}",
@@ -105,7 +107,7 @@ def reduce(
         value = session.make(p.Reduce(row.name, axes, keep, wide, seeded), value)
     elif row.finds:
         value = filled(session, np.int64(0), value)
-    elif row.blocked and into.kind == "f":  # NumPy's sum starts at +0.0, which shows for -0.0
+    elif row.blocked and kind_of(into) == "f":  # NumPy's sum starts at +0.0, which shows for -0.0
         value = elementwise(session, ELEMENTWISE["add"], (value, into.type(0)))
     value = cast(session, value, row.result(into))
     if start is not None:
@@ -287,7 +289,7 @@ def _inexact(a: Any, dtype: Any) -> DT:
     """The dtype that means and variances are computed in."""
     if dtype is not None:
         return as_dtype(dtype)
-    return a.dtype if a.dtype.kind in "fc" else FLOAT64
+    return a.dtype if kind_of(a.dtype) in "fc" else FLOAT64
 
 
 def _count(a: Any, axis: Any, keepdims: Any, where: Any) -> Any:
@@ -303,9 +305,19 @@ def _count(a: Any, axis: Any, keepdims: Any, where: Any) -> Any:
 def _quotient(total: Any, count: Any, into: DT) -> Any:
     """The quotient in `into`; NumPy divides integers as float64 and cuts the fraction off."""
     session = total.session
-    if into.kind not in "fc":
+    if kind_of(into) not in "fc":
         return Tracer(session, cast(session, call_row("divide", total, count).node, into))
-    return call_row("divide", total, Tracer(session, cast(session, operand(session, count), into)))
+    wide = FLOAT32 if is_half(into) else into  # where any count fits
+    dividend = Tracer(session, cast(session, total.node, wide))
+    divisor = Tracer(session, cast(session, operand(session, count), wide))
+    return Tracer(session, cast(session, call_row("divide", dividend, divisor).node, into))
+
+
+def _in_float32(rule: Callable[..., Any], a: Any, *args: Any, **kwargs: Any) -> Any:
+    """The rule over a half array in float32, rounded once; NumPy so computes means of float16."""
+    session = a.session
+    result = rule(Tracer(session, cast(session, a.node, FLOAT32)), *args, **kwargs)
+    return Tracer(session, cast(session, result.node, a.dtype))
 
 
 def _mean(
@@ -314,6 +326,8 @@ def _mean(
 ) -> Any:  # fmt: skip
     """np.mean: the sum divided by the count."""
     refuse_out("mean", out)
+    if dtype is None and is_half(a.dtype):
+        return _in_float32(_mean, a, axis, None, None, keepdims, where=where)
     into = _inexact(a, dtype)
     total = reduce(REDUCTIONS["sum"], a, axis, keepdims, into, where=where)
     return _quotient(total, _count(a, axis, keepdims, where), into)
@@ -325,6 +339,8 @@ def _var(
 ) -> Any:  # fmt: skip
     """np.var: the mean first, then the squares of what is left, as NumPy."""
     refuse_out("var", out)
+    if dtype is None and is_half(a.dtype):
+        return _in_float32(_var, a, axis, None, None, ddof, keepdims, where=where, mean=mean)
     into = _inexact(a, dtype)
     if mean is NO_VALUE or mean is None:
         mean = _mean(a, axis, into, keepdims=True, where=where)
@@ -351,8 +367,10 @@ def _std(
 ) -> Any:  # fmt: skip
     """np.std: the root of the variance."""
     refuse_out("std", out)
+    if dtype is None and is_half(a.dtype):
+        return _in_float32(_std, a, axis, None, None, ddof, keepdims, where=where, mean=mean)
     variance = _var(a, axis, dtype, None, ddof, keepdims, where=where, mean=mean)
-    if variance.ndim and variance.dtype.kind != "f":  # NumPy writes the root into the variance
+    if variance.ndim and kind_of(variance.dtype) != "f":  # NumPy writes the root into the variance
         raise failure(
             TraceError,
             f"std: the root of a variance in {variance.dtype.name} is no {variance.dtype.name}",
@@ -406,8 +424,8 @@ def _without_nan(name: str, fill: float) -> Callable[..., Any]:
     ) -> Any:  # fmt: skip
         refuse_out(f"nan{name}", out)
         into = None if dtype is None else as_dtype(dtype)
-        if a.dtype.kind in "fc":
-            a = call_row("where", call_row("isnan", a), fill, a)
+        if kind_of(a.dtype) in "fc":
+            a = call_row("where", call_row("isnan", a), a.dtype.type(fill), a)
         return reduce(row, a, axis, keepdims, into, initial, where)
 
     return rule
@@ -418,9 +436,9 @@ def _nanmean(
     where: Any = True,
 ) -> Any:  # fmt: skip
     """np.nanmean: the mean of what is not NaN."""
-    if a.dtype.kind not in "fc":
+    if kind_of(a.dtype) not in "fc":
         return _mean(a, axis, dtype, out, keepdims, where=where)
-    if dtype is not None and as_dtype(dtype).kind not in "fc":
+    if dtype is not None and kind_of(as_dtype(dtype)) not in "fc":
         raise failure(
             TraceError,
             f"nanmean: the mean of {a.dtype.name} cannot be computed in {as_dtype(dtype).name}",

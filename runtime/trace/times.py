@@ -16,6 +16,7 @@ import numpy as np
 
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpRow, Signature
+from opkiln.ops.dtypes import kind_of
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime.errors import NotYet, TraceError
 from opkiln.runtime.graph import Node
@@ -90,7 +91,7 @@ def cast(session: Session, node: Node, dtype: DT) -> Node:
     if not is_time(dtype):
         return promote.cast(session, _viewed(session, node, INT64), dtype)
     if not is_time(source):
-        if source.kind == "f":
+        if kind_of(source) == "f":
             wide = Tracer(session, promote.cast(session, node, FLOAT64))
             return _viewed(session, _cut(wide).node, dtype)
         return _viewed(session, promote.cast(session, node, INT64), dtype)

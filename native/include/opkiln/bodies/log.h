@@ -162,8 +162,9 @@ OK_FN V ok_logaddexp(V x, V y) {
 //@ logaddexp2 : exp2 log1p abs
 template <class V>
 OK_FN V ok_logaddexp2(V x, V y) {
-  V d = x == y ? V{} : ok_abs(x - y);
-  return ok_fma(ok_log1p(ok_exp2(-d)), ok_c<V>(1.4426950408889634), x > y ? x : y);
+  V more = ok_log1p(ok_exp2(-ok_abs(x - y))), larger = x > y ? x : y;
+  V r = ok_fma(more, ok_c<V>(1.4426950408889634), larger);
+  return x == y ? x + 1 : r;  // exact, and right for infinities
 }
 
 //@ pow : frexp scale abs any cap fma round
