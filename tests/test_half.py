@@ -475,7 +475,8 @@ def test_specs_keys_and_pickles(half: np.dtype[Any]) -> None:
 
 
 def test_keys_tell_the_halves_apart() -> None:
-    values = [F16, BF16, np.dtype("V2"), np.dtype(np.uint16)]
+    others = [np.dtype(t) for t in (ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn)]
+    values = [F16, BF16, np.dtype("V2"), np.dtype(np.uint16), *others]
     assert len({encode(v) for v in values}) == len(values)
     scalars = [F16.type(0), BF16.type(0), np.uint16(0)]
     assert len({encode(v) for v in scalars}) == len(scalars)
