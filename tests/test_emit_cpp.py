@@ -22,6 +22,7 @@ from tests.graphs import (
     standardise,
 )
 
+import opkiln as ok
 from opkiln.ops import primitives as p
 from opkiln.runtime.emit_cpp import Job, emit
 from opkiln.runtime.graph import Graph
@@ -163,3 +164,26 @@ def launch(address: int, kernel: Any, x: np.ndarray[Any, Any]) -> list[bytes]:
     )
     assert function(address)(ctypes.addressof(args), 0, rows) == 0
     return [m.tobytes() for m in memory[1:]]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool", "float64"])
+def test_fills_reach_every_element_wherever_the_memory_starts(dtype: str) -> None:
+    """Long fills go from one cache line to the next; their vectors may be narrower than a line."""
+    # With a kernel of float64 in the unit all vectors have 8 lanes.
+    alone, beside = (ok.compile(np.ones_like), ok.compile(lambda x, y: (np.ones_like(x), y + y)))
+    other = np.ones(3)
+    size = np.dtype(dtype).itemsize
+    room = np.empty(5000 * size + 128, np.uint8)
+    first = -room.ctypes.data % 64
+    for start in range(0, 64, size):
+        for n in (4095, 4096, 4200):
+            for narrow in (False, True):
+                room[:] = 7
+                out = room[first + start :][: n * size].view(dtype)
+                if narrow:
+                    beside(out, other, out=(out, None))
+                else:
+                    alone(out, out=out)
+                assert (out == 1).all()
+                assert (room[: first + start] == 7).all()
+                assert (room[first + start + n * size :] == 7).all()

@@ -75,9 +75,10 @@ def in_turns(
     rounds: int = ROUNDS,
     seconds: float = 0.02,
     each_round: Callable[[], object] = lambda: None,
+    clock: Callable[[], float] = timeit.default_timer,
 ) -> dict[str, Timing]:
     """Times every way once a round; a sample is a loop of about `seconds`."""
-    timers = [timeit.Timer(way.statement, globals=dict(way.names)) for way in ways]
+    timers = [timeit.Timer(way.statement, timer=clock, globals=dict(way.names)) for way in ways]
     loops: list[int] = []
     for timer in timers:
         timer.timeit(3)  # builds, fills caches
