@@ -121,6 +121,19 @@ def operands(
     return tuple(found)
 
 
+def real_operands(row: OpRow, n: int) -> list[Array]:
+    """Operands to differentiate at: float64 in the domain where NumPy takes that, else int64."""
+    rng = np.random.default_rng([7, *row.name.encode()])
+    float64, int64 = np.dtype(np.float64), np.dtype(np.int64)
+    choices = itertools.product((float64, int64), repeat=row.arity)
+    dtypes = next(dtypes for dtypes in choices if takes(row, *dtypes))
+    found = [
+        rng.uniform(*row.domain, n) if dtype == float64 else rng.integers(-9, 10, n)
+        for dtype in dtypes
+    ]
+    return [found[0] > 0, *found[1:]] if row.name == "where" else found
+
+
 def parts(array: Array) -> Array:
     """What carries the bits of a value: both parts of a complex number, the integer of a time."""
     if array.dtype.kind == "c":

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from opkiln.ops.elementwise.order import clip_ufunc
 from opkiln.ops.dtypes import kind_of
+from opkiln.ops.elementwise.order import clip_ufunc
 from opkiln.runtime.errors import CallError, NotYet, TraceError
 from opkiln.runtime.trace import parts, ufuncs, views
 from opkiln.runtime.trace.promote import (
