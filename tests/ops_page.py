@@ -9,10 +9,11 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from tests.values import DTYPES, kind_of, takes
+from tests.values import DTYPES, dtypes_of, kind_of
 
 from opkiln.ops import elementwise
 from opkiln.ops.defs import OpRow, ReduceRow
+from opkiln.ops.signatures import Part
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS, resolved
 from opkiln.runtime.trace import functions, reductions
 from opkiln.runtime.trace.composites import COMPOSITES
@@ -92,16 +93,12 @@ def subjects() -> Iterator[str]:
 
 def line(row: OpRow, ulps: dict[str, dict[str, str]]) -> tuple[str, ...]:
     """One row of the op table as cells."""
-    native = [d for d in DTYPES if takes(row, *(d,) * row.arity) and computes_in(row, d)]
-    cast = [d for d in DTYPES if takes(row, *(d,) * row.arity) and d not in native]
+    taken = {d: dtypes for d in DTYPES if (dtypes := dtypes_of(row, d))}
+    native = [d for d, dtypes in taken.items() if resolved(row, *dtypes)[0] == dtypes]  # type: ignore[index]
+    cast = [d for d in taken if d not in native]
     gradient = "yes" if row.gradient is not None else "none"
     return (row.name, numpy_name(row), families(native), families(cast), accuracy(row, ulps),
             gradient)  # fmt: skip
-
-
-def computes_in(row: OpRow, dtype: np.dtype[Any]) -> bool:
-    signature = resolved(row, *(dtype,) * row.arity)
-    return signature is not None and signature[0][-1] == dtype
 
 
 def families(dtypes: list[np.dtype[Any]]) -> str:
@@ -116,10 +113,9 @@ def families(dtypes: list[np.dtype[Any]]) -> str:
 
 def numpy_name(row: OpRow) -> str:
     """How the row is called."""
-    part = getattr(row.numpy, "ufunc", None)  # of a function with several results
-    if hasattr(np, row.name):
-        return f"`np.{row.name}`"
-    return f"`np.{part.__name__}`" if part is not None else f"`ok.ops.{row.name}`"
+    if isinstance(row.numpy, Part):
+        return f"`np.{row.numpy.ufunc.__name__}(x)[{row.numpy.index}]`"
+    return f"`np.{row.name}`" if hasattr(np, row.name) else f"`ok.ops.{row.name}`"
 
 
 COMPLEX = {"ulp": "4 ulp", "bound": "bound", "modulus": "16 eps"}

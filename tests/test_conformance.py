@@ -20,6 +20,7 @@ from tests.values import (
     SPECIALS,
     Array,
     bits,
+    dtypes_of,
     finfo,
     function_of,
     is_rounded,
@@ -28,7 +29,6 @@ from tests.values import (
     parts,
     real_operands,
     same_bits,
-    takes,
 )
 
 import opkiln as ok
@@ -41,13 +41,6 @@ LENGTHS = (0, 1, 7, 16, 33, 131)
 PICKS = 100  # ordinary elements compared with true values, beside all special ones
 
 Calls = dict[str, tuple[Array, ...]]
-
-
-def dtypes_of(row: OpRow, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], ...] | None:
-    """The operands' dtypes where the row is asked for `dtype`, or None where NumPy has no loop."""
-    if not takes(row, *(dtype,) * row.arity):
-        return None
-    return (np.dtype(bool), dtype, dtype) if row.name == "where" else (dtype,) * row.arity
 
 
 def reference(row: OpRow, args: tuple[Array, ...]) -> Array:

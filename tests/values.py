@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,24 @@ def function_of(row: OpRow) -> Callable[..., Any]:
 def takes(row: OpRow, *dtypes: Any) -> bool:
     """Whether opkiln answers operands of these dtypes (or of Python's int or float)."""
     return resolved(row, *dtypes) is not None
+
+
+def dtypes_of(row: OpRow, dtype: np.dtype[Any]) -> tuple[np.dtype[Any], ...] | None:
+    """The operands' dtypes where the row is asked for `dtype`, or None where NumPy has no loop.
+
+    All of that dtype, unless no dtype serves all operands of the row: ldexp takes int64 beside it.
+    """
+    if row.name == "where":
+        return (np.dtype(np.bool_), dtype, dtype)
+    wanted = (dtype,) * row.arity if is_uniform(row) else (dtype, np.dtype(np.int64))
+    return wanted if takes(row, *wanted) else None
+
+
+@cache
+def is_uniform(row: OpRow) -> bool:
+    """Whether there is a dtype that all operands of the row have."""
+    signatures = [resolved(row, *(dtype,) * row.arity) for dtype in DTYPES]
+    return any(len(set(signature[0])) == 1 for signature in signatures if signature)
 
 
 def kind_of(dtype: np.dtype[Any]) -> str:
