@@ -43,7 +43,7 @@ class DType(NamedTuple):
     @property
     def lane(self) -> int:
         """Bytes of a lane in registers; the parts of complex numbers have vectors of their own."""
-        return int(self.cxx[1:]) // (16 if self.kind == "c" else 8)
+        return int(self.cxx.lstrip("biucf")) // 8
 
     @property
     def is_half(self) -> bool:

@@ -50,6 +50,7 @@ _BODIES: dict[str, tuple[str, str]] = {
     "isfinite": ("ok_isfinite({0}.re) & ok_isfinite({0}.im)", "exact"),
     "sqrt": ("ok_csqrt({0})", "modulus"),
     "power": ("ok_cpow({0}, {1})", "bound"),
+    "float_power": ("ok_cpow({0}, {1})", "bound"),
     "exp": ("ok_cexp({0})", "modulus"),
     "exp2": ("ok_cexp2({0})", "modulus"),
     "expm1": ("ok_cexpm1({0})", "modulus"),
