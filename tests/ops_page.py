@@ -19,6 +19,12 @@ from opkiln.runtime.trace import functions, reductions
 from opkiln.runtime.trace.composites import COMPOSITES
 
 OPEN = {"": "exact", "zero sign": "exact but for the sign of a zero"}  # by OpRow.ungated
+COMPLEX = {  # by OpRow.exactness_of("c")
+    "exact": "exact",
+    "ulp": "4 ulp",
+    "modulus": "16 eps of the modulus",
+    "bound": "NumPy's own bound",
+}
 ULP = Path(__file__).parent.parent / "docs" / "ulp.md"
 FAMILIES = {
     "b": "bool", "i": "signed", "u": "unsigned", "f": "float", "c": "complex",
@@ -118,17 +124,15 @@ def numpy_name(row: OpRow) -> str:
     return f"`np.{row.name}`" if hasattr(np, row.name) else f"`ok.ops.{row.name}`"
 
 
-COMPLEX = {"ulp": "4 ulp", "bound": "bound", "modulus": "16 eps"}
-
-
 def accuracy(row: OpRow, ulps: dict[str, dict[str, str]]) -> str:
-    """The contract, and the largest errors measured; that over complex numbers where it differs."""
-    over_complex = COMPLEX.get(row.complex, "")
-    return real_accuracy(row, ulps) + (f"; complex: {over_complex}" if over_complex else "")
+    """The contract, of complex operands too where it is another."""
+    own = real_accuracy(row, ulps)
+    over = row.exactness_of("c")
+    return own if over == row.exactness else f"{own}; complex: {COMPLEX[over]}"
 
 
 def real_accuracy(row: OpRow, ulps: dict[str, dict[str, str]]) -> str:
-    """The contract over real operands, and the largest errors measured."""
+    """The contract, and the largest errors measured."""
     if row.exactness == "exact":
         return OPEN[row.ungated]
     body = re.findall(r"\bok_(\w+)\(", row.expr)
