@@ -16,7 +16,7 @@ from opkiln.runtime import kernel as k
 # os.path: pathlib takes 4 ms to import.
 _HEADERS = os.path.join(os.path.dirname(__file__), "..", "native", "include", "opkiln")  # noqa: PTH118, PTH120
 
-_ALWAYS = ("types", "core", "names", "lanes", "masks")
+_ALWAYS: tuple[str, ...] = ("types", "core", "names", "lanes", "masks")
 
 
 @cache

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.cuda_cases import jobs
 
-from opkiln.runtime.emit_cuda import Job, emit
+from opkiln.runtime.emit_cuda import emit
 from opkiln.runtime.emit_cuda.launch import Call, Memory
 from opkiln.runtime.errors import ToolchainNotFound
 from opkiln.runtime.jit import nvrtc
@@ -41,11 +42,6 @@ def has_nvrtc() -> bool:
 
 
 needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="nvidia-cuda-nvrtc is not installed")
-
-
-def jobs(lowered: Lowered) -> list[Job]:
-    """The program's kernels."""
-    return [Job(f"ok_k{i}", launch.kernel) for i, launch in enumerate(lowered.launches)]
 
 
 class Host:

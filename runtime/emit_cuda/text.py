@@ -96,8 +96,9 @@ class Printer:
             return [f"const i64 i{axes[0]} = {flat};"]
         lines: list[str] = []
         for at, axis in enumerate(axes):
-            inner = self.extent(axes[at + 1 :])
-            text = flat if inner == "1" else f"{flat} / ({inner})"
+            inner = axes[at + 1 :]
+            below = f"({self.extent(inner)})" if len(inner) > 1 else self.extent(inner)
+            text = f"{flat} / {below}" if inner else flat
             text = text if at == 0 else f"{text} % a.extent[{axis}]"
             lines.append(f"const i64 i{axis} = {text};")
         return lines
@@ -178,6 +179,7 @@ class Printer:
         ]
         if self.kernel.folded is not None:
             lines.append(f"const i64 folded = (i64)a.scalar[{self.kernel.folded}];")
+            lines.append("const i64 most = folded > n ? folded : n;")
         lines.append("for (i64 r = warp; r < rows; r += warps) {")
         used = sorted({*self.touched("row"), *self.touched("loop")})
         body = [*self.indices("r", self.kept), *self.pointers("p", "a.ptr[{}]", used, self.kept)]
@@ -196,10 +198,14 @@ class Printer:
         return [*lines, *(["__syncwarp();"] if stores else [])]
 
     def loop(self, section: k.Section) -> list[str]:
-        """The columns, 32 at a time; where floats add up, by blocks."""
+        """The columns, 32 at a time; where floats add up, by blocks.
+
+        Stores beside folds fill scratch, which has room for as many columns as either has.
+        """
         folds = [s for s in section.body if isinstance(s, k.Accumulate)]
         blocked = [f for f in folds if is_blocked(self.kernel, f)]
         columns = list(self.kernel.reduced)
+        n = "most" if folds and self.kernel.folded is not None else "n"
         used = sorted({s.operand for s in section.body if isinstance(s, (k.Load, k.Store))})
         inner = [
             *self.indices("j", columns),
@@ -209,16 +215,16 @@ class Printer:
         inner = [f"  {line}" for line in inner]
         lines = [line for f in folds for line in self.start(f)]
         if blocked:
-            end = f"n - begin < {BLOCK} ? n : begin + {BLOCK}"
+            end = f"{n} - begin < {BLOCK} ? {n} : begin + {BLOCK}"
             head = f"for (i64 j = begin + lane; j < end; j += {ACCUMULATORS}) {{"
             body = [f"const i64 end = {end};", head, *inner, "}"]
             closing = [line for f in blocked for line in self.close(f)]
             if self.kernel.folded is not None:
                 closing = ["if (begin < folded) {", *(f"  {line}" for line in closing), "}"]
-            lines.append(f"for (i64 begin = 0; begin < n; begin += {BLOCK}) {{")
+            lines.append(f"for (i64 begin = 0; begin < {n}; begin += {BLOCK}) {{")
             lines += [*(f"  {line}" for line in (*body, *closing)), "}"]
         else:
-            lines += [f"for (i64 j = lane; j < n; j += {ACCUMULATORS}) {{", *inner, "}"]
+            lines += [f"for (i64 j = lane; j < {n}; j += {ACCUMULATORS}) {{", *inner, "}"]
         if any(isinstance(s, k.Store) for s in section.body):
             lines.append("__syncwarp();")
         return [*lines, *(self.total(f) for f in folds)]

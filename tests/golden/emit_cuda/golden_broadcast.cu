@@ -9,7 +9,7 @@
 extern "C" __global__ void ok_k0(const ok_args<4, 2, 1> a) {
   const i64 n = a.extent[0] * a.extent[1];
   for (i64 i = ok_thread(); i < n; i += ok_threads()) {
-    const i64 i0 = i / (a.extent[1]);
+    const i64 i0 = i / a.extent[1];
     const i64 i1 = i % a.extent[1];
     char *const p0 = a.ptr[0] + i0 * a.stride[0][0] + i1 * a.stride[0][1];
     char *const p1 = a.ptr[1] + i1 * a.stride[1][1];
