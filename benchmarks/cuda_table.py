@@ -128,7 +128,9 @@ class Line:
         dtypes = [*self.equal, *(text.split()[0] for text in self.other)]
         ulps = ", ".join(f"{name} {error:.2f} ulp" for name, error in self.ulp.items())
         unlike = [name for name in dtypes if name not in self.numpys]
-        numpy = (ulps or f"not equal: {' '.join(unlike)}") if unlike else "equal"
+        unlike = [name for name in unlike if name not in self.ulp]
+        rest = f"not NumPy's: {' '.join(unlike)}" if unlike and not ulps else ""
+        numpy = ulps or rest or "equal"
         return [short(dtypes), f"{self.values:,}", "; ".join(self.other) or "equal", numpy]
 
 
@@ -193,7 +195,7 @@ def rows(device: Device, n: int, arch: str | None) -> dict[str, Line]:
             zeros = row.ungated == "zero sign"
             compare(lines[name], dtype.name, value, want[name], numpy, zeros)
             own = all(a.dtype == value.dtype for a in operands)
-            if own and is_rounded(row, value.dtype):
+            if own and value.dtype.kind == "f" and is_rounded(row, value.dtype):
                 picks = np.arange(value.size)[-n:][:PICKS]
                 lines[name].ulp[dtype.name] = truth.worst(row, value, operands, picks)[0]
         print(f"{dtype.name}: {len(names)} rows", flush=True)
