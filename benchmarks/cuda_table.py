@@ -164,7 +164,8 @@ def compare(line: Line, dtype: str, got: Array, cpu: Array, numpy: Array, zeros:
     line.values += odd.size
     if odd.any():
         at = int(np.flatnonzero(odd)[0])
-        values = f"{np.ravel(got)[at]!r} for {np.ravel(cpu)[at]!r}"
+        parts = odd.size // max(np.size(got), 1) or 1
+        values = f"{np.ravel(got)[at // parts]!r} for {np.ravel(cpu)[at // parts]!r}"
         line.other.append(f"{dtype} differs in {odd.sum()} of {odd.size}, first {values}")
     else:
         line.equal.append(dtype)
