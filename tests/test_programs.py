@@ -31,7 +31,7 @@ from tests.values import (
 
 import opkiln as ok
 from opkiln.ops.defs import OpRow
-from opkiln.ops.elementwise.presets import NEGATIVE_POWER
+from opkiln.ops.elementwise.presets import INVALID_CHOICE, NEGATIVE_POWER
 from opkiln.ops.table import ELEMENTWISE, resolved
 
 N = 19
@@ -158,6 +158,10 @@ def applied(step: Step, operands: list[Any], apply: Callable[..., Any]) -> Any:
     if step.row in SIGN_OF_NAN and kind_of(operands[0].dtype) == "f":
         i = SIGN_OF_NAN[step.row]
         operands[i] = np.where(np.isnan(operands[i]), operands[i].dtype.type(1), operands[i])
+    if row.faults & INVALID_CHOICE:  # one of 8 to 15 choices
+        seven = operands[0].dtype.type(7)
+        operands = [np.bitwise_and(x, seven) for x in operands]
+        operands[1] = np.bitwise_or(operands[1], operands[1].dtype.type(8))
     if row.faults & NEGATIVE_POWER and kind_of(operands[1].dtype) in "iu":
         operands[1] = np.bitwise_and(operands[1], operands[1].dtype.type(7))
     elif step.scalar and row.arity == 2 and can_be_weak(row, operands[0].dtype):

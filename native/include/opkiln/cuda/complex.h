@@ -1,10 +1,10 @@
 //@ complex_memory : complex
 // In memory the parts of a value lie side by side.
-struct c64 {
+struct cf32 {
   typedef f32 part;
   f32 re, im;
 };
-struct c128 {
+struct cf64 {
   typedef f64 part;
   f64 re, im;
 };
