@@ -159,10 +159,9 @@ def applied(step: Step, operands: list[Any], apply: Callable[..., Any]) -> Any:
         i = SIGN_OF_NAN[step.row]
         operands[i] = np.where(np.isnan(operands[i]), operands[i].dtype.type(1), operands[i])
     if row.faults & INVALID_CHOICE:  # one of 8 to 15 choices
-        seven = operands[0].dtype.type(7)
-        operands = [np.bitwise_and(x, seven) for x in operands]
-        operands[1] = np.bitwise_or(operands[1], operands[1].dtype.type(8))
-    if row.faults & NEGATIVE_POWER and kind_of(operands[1].dtype) in "iu":
+        operands = [np.bitwise_and(x.astype(np.int64), np.int64(7)) for x in operands]
+        operands[1] = np.bitwise_or(operands[1], np.int64(8))
+    elif row.faults & NEGATIVE_POWER and kind_of(operands[1].dtype) in "iu":
         operands[1] = np.bitwise_and(operands[1], operands[1].dtype.type(7))
     elif step.scalar and row.arity == 2 and can_be_weak(row, operands[0].dtype):
         operands[1] = step.scalar

@@ -28,7 +28,8 @@ from opkiln.runtime.rewrite import rewrite
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Axis = int | tuple[int, ...] | None
-DTYPES = [row.numpy for row in SUPPORTED]
+# Complex ones reduce by parts: tests/test_complex.py.
+DTYPES = [row.numpy for row in SUPPORTED if row.kind != "c"]
 LENGTHS = (0, 1, 2, 31, 32, 33, 511, 512, 513, 1025)
 AXES: tuple[Axis, ...] = (None, 0, 1, 2, -1, (0, 1), (0, 2), (2, 1), (0, 1, 2), ())
 

@@ -77,7 +77,7 @@ def test_the_spec_of_an_array() -> None:
         (lambda: TensorSpec((2, True), "f4"), errors.ShapeError, "True"),
         (lambda: TensorSpec((2, "n"), "f4"), errors.ShapeError, "'n'"),
         (lambda: TensorSpec((1,) * 17, "f4"), errors.ShapeError, "17"),
-        (lambda: TensorSpec(3, "f2"), errors.UnsupportedDType, "float32"),
+        (lambda: TensorSpec(3, "g"), errors.UnsupportedDType, "float32"),
         (lambda: TensorSpec(3, None), errors.UnsupportedDType, "None"),
         (lambda: TensorSpec(3, "nonsense"), errors.UnsupportedDType, "nonsense"),
         (lambda: TensorSpec(3, "f4", "K"), errors.ArgumentError, "'K'"),
