@@ -75,7 +75,7 @@ def check_agrees(fn: Callable[..., Any], *args: Any) -> None:
         found = run(fn, *args)
         assert found.dtype == expected.dtype, (args, found.dtype, expected.dtype)
         np.testing.assert_allclose(
-            *(np.asarray(v, np.float64) for v in (found, expected)), rtol=1e-5, err_msg=str(args)
+            *(np.asarray(v, np.complex128) for v in (found, expected)), rtol=1e-5, err_msg=str(args)
         )
 
 
