@@ -338,3 +338,16 @@ def test_other_libraries() -> None:
         ok.compile(lambda z: z * t.conj())(t)
     jnp = pytest.importorskip("jax.numpy")
     assert compiled(jnp.asarray(z), jnp.asarray(z)).dtype == C8
+
+
+def test_composites_of_parts() -> None:
+    z = np.array([complex(np.inf, 1), complex(1, -np.inf), complex(np.nan, 0), 2 - 1j, 0])
+
+    def every(z: Any, b: Any) -> Any:
+        return (np.isclose(z, z), np.isclose(z, z, equal_nan=True), np.angle(b), b.conj())
+
+    bools = np.array([True, False])
+    for got, want in zip(ok.compile(every)(z, bools), every(z, bools), strict=True):
+        np.testing.assert_array_equal(got, want, strict=True)
+    with pytest.raises(TypeError, match="ambiguous"):
+        ok.compile(np.isneginf)(z)

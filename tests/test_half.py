@@ -576,3 +576,17 @@ def test_bodies_agree_on_every_target(half: np.dtype[Any], tmp_path: Path) -> No
 
 def _pointers(*arrays: Array) -> list[ctypes.c_void_p]:
     return [ctypes.c_void_p(a.ctypes.data) for a in arrays]
+
+
+@HALVES
+def test_composites_keep_the_half(half: np.dtype[Any]) -> None:
+    def every(x: Any) -> Any:
+        rounded = tuple([np.round(x, digits) for digits in (-1, 0, 1, 3)])
+        return (*rounded, np.angle(x, deg=True), np.nan_to_num(x))
+
+    x = np.array([0.05, -1.25, 17.5, 250, -0.0, np.nan, np.inf], half)
+    with np.errstate(all="ignore"):
+        want = every(x)
+    for got, one in zip(ok.compile(every)(x), want, strict=True):
+        assert got.dtype == one.dtype == half
+        np.testing.assert_array_equal(got.astype(np.float32), one.astype(np.float32))

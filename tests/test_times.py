@@ -141,8 +141,31 @@ def test_reductions() -> None:
     }  # fmt: skip
     table = COUNTS[:12].reshape(4, 3).T.copy()
     check(functions, table.view("M8[s]"))
-    check(functions | {"sum": lambda x: x.sum(axis=0)}, table.view("m8[s]"))
+    functions |= {
+        "sum": lambda x: x.sum(axis=0), "mean": lambda x: x.mean(axis=0), "of all": np.mean,
+        "nanmean": lambda x: np.nanmean(x, axis=0, keepdims=True),
+        "of some": lambda x: np.mean(x, axis=0, where=x > np.timedelta64(-80000, "s")),
+    }  # fmt: skip
+    check(functions, table.view("m8[3s]"))
+    with pytest.warns(RuntimeWarning, match="empty"):
+        check({"mean": np.mean}, np.empty(0, "m8[ms]"))
     check({"sum": lambda x: x.sum(), "keep": lambda x: x.sum(keepdims=True)}, table[2:].view("m8"))
+
+
+@pytest.mark.parametrize("dtype", ["M8[s]", "m8[3ms]"])
+def test_composites(dtype: str) -> None:
+    functions: dict[str, Callable[..., Any]] = {
+        "choose": lambda x, i: np.choose(i, [x, x, x.copy()]),
+        "imag": lambda x, i: x.imag,
+        "imag of": lambda x, i: np.imag(x),
+        "and": lambda x, i: np.logical_and(x, i > 1),
+        "or": lambda x, i: np.logical_or(i, x),
+        "xor": lambda x, i: np.logical_xor(x, x),
+        "span": lambda x, i: x.astype("m8", casting="unsafe"),
+    }
+    if dtype[0] == "m":
+        functions["no cast"] = lambda x, i: x.astype("m8", casting="no")
+    check(functions, COUNTS.view(dtype), np.arange(len(COUNTS)) % 3)
 
 
 def test_one_kernel_serves_every_unit(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +208,11 @@ def test_layouts_and_results() -> None:
         (np.multiply, (DATES, 2), TypeError, "cannot use operands with types"),
         (np.multiply, (SPANS, SPANS), TypeError, "cannot use operands with types"),
         (np.sqrt, (SPANS,), TypeError, "not supported for the input types"),
+        (np.modf, (SPANS,), TypeError, "not supported for the input types"),
+        (np.frexp, (DATES,), TypeError, "not supported for the input types"),
+        (np.angle, (DATES,), TypeError, "not supported for the input types"),
+        (np.isposinf, (SPANS,), TypeError, "would be ambiguous"),
+        (np.sinc, (DATES,), TypeError, "does not take datetime64[s]"),
         (np.bitwise_and, (SPANS, SPANS), TypeError, "not supported for the input types"),
         (np.sum, (DATES,), TypeError, "sum is not defined for datetime64[s]"),
         (np.isnat, (np.arange(3),), TypeError, "only defined for np.datetime64"),

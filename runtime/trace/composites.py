@@ -68,10 +68,11 @@ def _round(a: Any, decimals: Any = 0, out: Any = None) -> Any:
         scale = 10.0 ** abs(digits)
     except OverflowError:
         scale = math.inf
-    if digits > 0:
-        return np.rint(a * scale) / scale
-    rounded = np.rint(a / scale) * scale
-    return rounded.astype(a.dtype) if integer else rounded
+    if integer:
+        return (np.rint(a / scale) * scale).astype(a.dtype)
+    to, back = (np.multiply, np.divide) if digits > 0 else (np.divide, np.multiply)
+    rounded = np.rint(to(a, scale).astype(a.dtype))  # bfloat16 times a number is float32
+    return back(rounded, scale).astype(a.dtype)
 
 
 def _fix(x: Any, out: Any = None) -> Any:
@@ -123,7 +124,7 @@ def _nan_to_num(
     x = _array(x, nan, posinf, neginf)
     if kind_of(x.dtype) == "c":
         return parts.by_parts(lambda part: _nan_to_num(part, copy, nan, posinf, neginf), x)
-    if kind_of(x.dtype) != "f":
+    if not np.issubdtype(x.dtype, np.inexact):  # neither is bfloat16, for NumPy
         return Tracer(x.session, x.node)
     limits = np.finfo(x.dtype)
 
@@ -183,7 +184,7 @@ def _choose(a: Any, choices: Any, out: Any = None, mode: Any = "raise") -> Any:
         )
     dtype = result_type(*given)
     values = [views.as_array(session, v).astype(dtype) for v in given]
-    result: Any = dtype.type(0)  # of no index: every choice asks for its own
+    result: Any = np.zeros((), dtype)[()]  # of no index: every choice asks for its own
     for i, choice in reversed(list(enumerate(values))):
         result = call_row("where", index == i, choice, result)
     return result
@@ -192,13 +193,25 @@ def _choose(a: Any, choices: Any, out: Any = None, mode: Any = "raise") -> Any:
 # ---- tests ----
 
 
+def _require_sign(x: Any) -> None:
+    if kind_of(x.dtype) not in "biuf":
+        raise failure(
+            TraceError,
+            f"This operation is not supported for {x.dtype.name} values because it would be "
+            f"ambiguous.",
+            fix="ask np.isinf(x), or of a complex x its parts",
+        )
+
+
 def _isposinf(x: Any, out: Any = None) -> Any:
     """logical_and(isinf(x), x > 0)."""
+    _require_sign(x)
     return np.logical_and(np.isinf(x), x > 0, out=out)
 
 
 def _isneginf(x: Any, out: Any = None) -> Any:
     """logical_and(isinf(x), x < 0)."""
+    _require_sign(x)
     return np.logical_and(np.isinf(x), x < 0, out=out)
 
 
@@ -206,12 +219,17 @@ def _isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: An
     """(abs(a - b) <= atol + rtol * abs(b)) & isfinite(b), or a == b."""
     session = session_of((a, b, rtol, atol))
 
+    def is_weak(value: Any) -> bool:
+        return isinstance(value, (int, float, complex, HostValue))
+
     def strong(value: Any) -> Any:
-        weak = isinstance(value, (int, float, complex, HostValue))
-        return value if weak else views.as_array(session, value)
+        return value if is_weak(value) else views.as_array(session, value)
 
     x, y, low, share = strong(a), strong(b), strong(atol), strong(rtol)
-    y = y * 1.0  # so that the lowest integer has an absolute value
+    if is_weak(y):
+        y = y * 1.0
+    elif y.dtype.kind != "m":
+        y = y.astype(result_type(y, 1.0))  # so that the lowest integer has an absolute value
     near = np.less_equal(abs(x - y), low + share * abs(y)) & np.isfinite(y) | (x == y)
     return near | np.isnan(x) & np.isnan(y) if equal_nan else near
 

@@ -12,7 +12,7 @@ from opkiln.ops import primitives as p
 from opkiln.ops.table import BY_UFUNC
 from opkiln.runtime.errors import MissingAttribute, NotYet, TraceError
 from opkiln.runtime.graph import Node
-from opkiln.runtime.trace import parts, reductions, views
+from opkiln.runtime.trace import parts, reductions, times, views
 from opkiln.runtime.trace.advice import NO_ATTRIBUTE, WRITE_INSTEAD
 from opkiln.runtime.trace.composites import COMPOSITES
 from opkiln.runtime.trace.promote import (
@@ -46,7 +46,7 @@ def astype(x: Any, dtype: Any, order: str = "K", casting: str = "unsafe", subok:
            copy: bool = True, device: Any = None) -> Any:  # fmt: skip
     """ndarray.astype."""
     del order, subok, device
-    wanted = as_dtype(dtype)
+    wanted = times.with_unit(as_dtype(dtype), x.dtype)
     if not may_cast(x.dtype, wanted, casting):
         raise failure(
             TraceError,

@@ -27,18 +27,20 @@ def imag(val: Any) -> Any:
     """np.imag: of a real array zeros."""
     if is_complex(val):
         return call_row("imag", val)
-    return Tracer(val.session, filled(val.session, val.node.dtype.type(0), val.node))
+    return Tracer(val.session, filled(val.session, np.zeros((), val.dtype)[()], val.node))
 
 
 def conjugate(x: Any) -> Any:
-    """np.conjugate."""
-    return call_row("conjugate", x)
+    """The method; unlike np.conjugate it leaves bool as it is."""
+    return Tracer(x.session, x.node) if x.dtype == np.bool_ else call_row("conjugate", x)
 
 
 def angle(z: Any, deg: Any = False) -> Any:
     """np.angle."""
-    result = np.arctan2(imag(z), real(z))
-    return result * (180 / math.pi) if deg else result
+    result = np.arctan2(imag(z) if is_complex(z) else 0, real(z))
+    if deg:
+        result *= 180 / math.pi
+    return result
 
 
 def isreal(x: Any) -> Any:

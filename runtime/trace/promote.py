@@ -364,9 +364,9 @@ def _without_body(
     )
 
 
-def filled(session: Session, value: np.generic, like: Operand) -> Node:
+def filled(session: Session, value: Any, like: Operand) -> Node:
     """`value` in the shape of `like`."""
-    node = session.make(p.Constant(value))
+    node = as_type("Node", operand(session, value))
     if isinstance(like, Node) and like.shape:
         return session.make(BROADCAST, node, *like.shape)
     return node

@@ -328,6 +328,9 @@ def _mean(
     refuse_out("mean", out)
     if dtype is None and is_half(a.dtype):
         return _in_float32(_mean, a, axis, None, None, keepdims, where=where)
+    if times.is_time(a.dtype):  # a time whatever the dtype
+        total = reduce(REDUCTIONS["sum"], a, axis, keepdims, where=where)
+        return call_row("divide", total, _count(a, axis, keepdims, where))
     into = _inexact(a, dtype)
     total = reduce(REDUCTIONS["sum"], a, axis, keepdims, into, where=where)
     return _quotient(total, _count(a, axis, keepdims, where), into)

@@ -17,6 +17,7 @@ import numpy as np
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpRow, Signature
 from opkiln.ops.dtypes import kind_of
+from opkiln.ops.signatures import by_ufunc
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime.errors import NotYet, TraceError
 from opkiln.runtime.graph import Node
@@ -64,6 +65,14 @@ def constant(session: Session, value: np.generic) -> Node:
 
 
 # ---- casts ----
+
+
+def with_unit(dtype: DT, source: DT) -> DT:
+    """The dtype of a cast from `source`: a time without a unit takes the source's."""
+    if not (is_time(dtype) and is_time(source)) or np.datetime_data(dtype)[0] != "generic":
+        return dtype
+    unit, step = np.datetime_data(source)
+    return dtype if unit == "generic" else np.dtype(f"{dtype.kind}8[{step}{unit}]")
 
 
 @lru_cache(maxsize=256)
@@ -269,19 +278,18 @@ _MIXED: dict[str, Rule] = {
     "divide": _divide,
     "floor_divide": _floor_divide,
     "remainder": _remainder,
+    **{row: _plain(row) for row in ("logical_and", "logical_or", "logical_xor")},
 }
 
 
 def _signature(row: OpRow, operands: list[promote.Operand]) -> Signature:
-    """What NumPy's resolver says; that of a row is for the numbers that it computes in."""
-    if row.name == "where":
-        return promote.signature(row, operands)
+    """What NumPy's resolver says; that of a ufunc's row is for the numbers that it computes in."""
     types = tuple(o.dtype if isinstance(o, Node) else type(o) for o in operands)
+    resolve = by_ufunc if isinstance(row.numpy, np.ufunc) else row.signature
     try:
-        resolved = row.numpy.resolve_dtypes((*types, None))  # type: ignore[attr-defined]
+        return resolve(row, types)
     except TypeError as error:
         raise failure(TraceError, str(error)) from None
-    return resolved[:-1], resolved[-1]
 
 
 def elementwise(session: Session, row: OpRow, operands: list[promote.Operand]) -> Node:
