@@ -72,7 +72,7 @@ def kept(dtype: Any) -> np.dtype[Any]:
     kind = kind_of(dtype)
     if kind not in "biuf":
         raise TypeError(f"a function of real numbers does not take {dtype.name}")
-    return np.dtype(dtype if kind == "f" and dtype.itemsize < 8 else np.float64)
+    return np.dtype(dtype if kind == "f" and dtype.itemsize < 8 else np.float64).newbyteorder("=")
 
 
 def inexact(row: OpRow, operands: tuple[Any, ...]) -> Signature:

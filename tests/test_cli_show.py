@@ -248,6 +248,8 @@ def test_shapes() -> None:
     assert call.words[0] == "float32[64,1024]" and call.words[-1] == "k={'w': int8[()]}"
     assert parse("[None, True, inf, -inf]").args == ([None, True, float("inf"), -float("inf")],)
     assert parse("  ").args == ()
+    dates, spans = parse("datetime64[D][4] timedelta64['3ms'][8,2].T").args
+    assert (dates.dtype, spans.dtype, spans.shape) == ("M8[D]", "m8[3ms]", (2, 8))
 
 
 @pytest.mark.parametrize(
@@ -259,6 +261,7 @@ def test_shapes() -> None:
         ("float32[True]", "whole numbers", "float32[64,1024]"),
         ("float33[2]", "unknown dtype float33", "did you mean float32?"),
         ("thing[2]", "unknown dtype thing", "the dtypes are bool, int8"),
+        ("datetime64[q][2]", "'q' is no unit of time", "datetime64[s][64,1024]"),
         ("relu", "'relu' is not a Python value", "needs quotes"),
         ("float32[3", "'float32[3' is not a dtype", "in quotes"),
         ("f(x)", "'f(x)' is not a dtype", "in quotes"),

@@ -182,3 +182,10 @@ def test_relu_keeps_integers_and_refuses_bool() -> None:
     for call in (f, ok.ops.relu):
         with pytest.raises(TypeError):
             call(np.ones(3, np.bool_))
+
+
+def test_a_byte_swapped_operand_gives_a_native_result() -> None:
+    x = np.array([0.5, -2.0], ">f4")
+    got = ok.ops.erf(x)
+    np.testing.assert_array_equal(got, ok.ops.erf(x.astype(np.float32)))
+    assert got.dtype.isnative

@@ -17,6 +17,7 @@ import numpy as np
 from opkiln.ops.dtypes import DTYPES, SUPPORTED
 from opkiln.runtime.errors import UsageError
 
+TIMES = tuple(row.name for row in DTYPES.values() if row.kind in "mM")
 FIX = "write --shapes 'float32[64,1024] float32[8].T 3.0 axis=1', in quotes; see `show --help`"
 
 
@@ -103,6 +104,10 @@ def _value(node: ast.expr) -> Any:
             return -float(word)
         case ast.Subscript(value=ast.Name(id=name), slice=extents):
             return _array(node, name, extents)
+        case ast.Subscript(
+            value=ast.Subscript(value=ast.Name(id=name), slice=unit), slice=extents
+        ) if name in TIMES:
+            return _array(node, name, extents, _unit(unit))
         case ast.Subscript() | ast.Attribute(attr="T"):
             return _view(node)
         case ast.Name(id=name) if name in DTYPES:
@@ -115,18 +120,35 @@ def _value(node: ast.expr) -> Any:
             _refuse(ast.unparse(node), "is not a dtype with a shape, and not a Python value")
 
 
-def _array(node: ast.expr, name: str, extents: ast.expr) -> Any:
+def _unit(node: ast.expr) -> str:
+    """The unit of a time, such as s or '10ms'."""
+    match node:
+        case ast.Name(id=unit) | ast.Constant(value=str(unit)) if _is_unit(unit):
+            return f"[{unit}]"
+        case _:
+            _refuse(ast.unparse(node), "is no unit of time", "write datetime64[s][64,1024]")
+
+
+def _is_unit(unit: str) -> bool:
+    try:
+        np.dtype(f"M8[{unit}]")
+    except TypeError:
+        return False
+    return True
+
+
+def _array(node: ast.expr, name: str, extents: ast.expr, unit: str = "") -> Any:
     word = ast.unparse(node)
     if name not in DTYPES:
         near = difflib.get_close_matches(name, DTYPES, n=1)
-        known = ", ".join(row.name for row in SUPPORTED)
+        known = ", ".join([*(row.name for row in SUPPORTED), *(f"{name}[s]" for name in TIMES)])
         hint = f"did you mean {near[0]}?" if near else f"the dtypes are {known}"
         _refuse(word, f"has the unknown dtype {name}", hint)
     shape = tuple(map(_value, extents.elts if isinstance(extents, ast.Tuple) else [extents]))
     if not all(type(extent) is int and extent >= 0 for extent in shape):
         _refuse(word, "has a shape that is not of whole numbers from 0", f"write {name}[64,1024]")
     try:
-        dtype = DTYPES[name].numpy
+        dtype = np.dtype(name + unit) if unit else DTYPES[name].numpy
     except TypeError as error:
         _refuse(word, f"has a dtype that is not installed: {error}")
     try:
