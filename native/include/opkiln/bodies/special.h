@@ -93,12 +93,12 @@ OK_FN V ok_erf(V x) {
 }
 
 //@ erfcx : fma
-// (1 + q) e^(t^2) erfc(t) for t in [0, 28] as (1 + q) (1 + u) / (sqrt(pi) t (1 + u) + 1 + v), a
-// rational minimax approximation of ours (mpmath): nothing cancels, and large t see little of the
-// errors of u and v.
+// (1 + q) e^(z^2) erfc(z) for z in [0, 28] as (1 + q) (1 + u) / (k (1 + u) + 1 + v) with
+// k + l = sqrt(pi) z, a rational minimax approximation of ours (mpmath): nothing cancels, and large
+// z see little of the errors of u and v, so little of z's own beside k's.
 template <class V>
-OK_FN V ok_erfcx_(V t, V q) {
-  V s = t * t, u, uo, v, vo;
+OK_FN V ok_erfcx_(V z, V k, V l, V q) {
+  V s = z * z, u, uo, v, vo;
 #define OK_P(p, c) p = ok_fma(p, s, ok_c<V>(c));
   if constexpr (sizeof(ok_elt<V>) == 4) {
     u = ok_c<V>(0x1.e94058p-4f);
@@ -107,13 +107,13 @@ OK_FN V ok_erfcx_(V t, V q) {
     uo = ok_c<V>(0x1.ce86e2p-7f);
     OK_P(uo, 0x1.eef4cap-2f)
     OK_P(uo, 0x1.892138p+0f)
-    u = ok_fma(uo, t, u);
+    u = ok_fma(uo, z, u);
     v = ok_c<V>(0x1.99f182p-7f);
     OK_P(v, 0x1.aa85bep-2f)
     v = v * s;
     vo = ok_c<V>(0x1.b16918p-4f);
     OK_P(vo, 0x1.c87e44p-1f)
-    v = ok_fma(vo, t, v);
+    v = ok_fma(vo, z, v);
   } else {
     u = ok_c<V>(1.8430101892753784e-05);
     OK_P(u, 0.0040909129777366975)
@@ -126,7 +126,7 @@ OK_FN V ok_erfcx_(V t, V q) {
     OK_P(uo, 0.44873068980277286)
     OK_P(uo, 2.154631674394677)
     OK_P(uo, 2.3960356091303954)
-    u = ok_fma(uo, t, u);
+    u = ok_fma(uo, z, u);
     v = ok_c<V>(0.00034629975907879374);
     OK_P(v, 0.023981568515166883)
     OK_P(v, 0.3742152755096343)
@@ -137,21 +137,24 @@ OK_FN V ok_erfcx_(V t, V q) {
     OK_P(vo, 0.1113510750963124)
     OK_P(vo, 0.9127004813491897)
     OK_P(vo, 1.7519609253203925)
-    v = ok_fma(vo, t, v);
+    v = ok_fma(vo, z, v);
   }
 #undef OK_P
   V d = u + 1;
-  return (ok_fma(q, d, u) + 1) / (ok_fma(t * ok_c<V>(1.7724538509055161), d, v) + 1);
+  return ok_fma(q, d, d) / (ok_fma(k, d, ok_fma(l, d, v)) + 1);
 }
 
 //@ erfc : erfcx exp_parts scale abs cap fma
 // e^-t^2 erfcx(t), t = |x|, with the square as an unevaluated sum of two numbers; 2 less that.
 template <class V>
 OK_FN V ok_erfc(V x) {
-  V t = ok_cap(ok_abs(x), sizeof(ok_elt<V>) == 4 ? 10.5 : 28.0), s = t * t, n, l;
+  constexpr bool f = sizeof(ok_elt<V>) == 4;
+  V t = ok_cap(ok_abs(x), f ? 10.5 : 28.0), s = t * t, n, l;
   V r = ok_exp_reduce_(-s, n, l);
   r = r + ok_fma(n, l, ok_fma(-t, t, s));
-  V y = ok_scale(ok_erfcx_(t, ok_exp_m1_(r)), n);
+  V c = ok_c<V>(f ? 0x1.c5bf8ap+0f : 0x1.c5bf891b4ef6bp+0), k = t * c;
+  V kl = ok_fma(t, c, -k) + t * ok_c<V>(f ? -0x1.c96212p-25f : -0x1.618f13eb7ca89p-54);
+  V y = ok_scale(ok_erfcx_(t, k, kl, ok_exp_m1_(r)), n);
   return x < 0 ? 2 - y : y;
 }
 
@@ -164,7 +167,9 @@ OK_FN V ok_gelu(V x) {
   V t = ok_cap(ok_abs(x), f ? 14.75 : 39.5), h = t * 0.5f, s = t * h, n, l;
   V r = ok_exp_reduce_(-s, n, l);
   r = r + ok_fma(n, l, ok_fma(-t, h, s));
-  V y = ok_scale(ok_erfcx_(t * ok_c<V>(0.70710678118654752), ok_exp_m1_(r)) * h, n);
+  V c = ok_c<V>(f ? 0x1.40d932p+0f : 0x1.40d931ff62706p+0), k = t * c;
+  V kl = ok_fma(t, c, -k) + t * ok_c<V>(f ? -0x1.3b1f4ep-33f : -0x1.a6a0d6f814637p-54);
+  V z = t * ok_c<V>(0.70710678118654752), y = ok_scale(ok_erfcx_(z, k, kl, ok_exp_m1_(r)) * h, n);
   return x >= 0 ? x - y : -y;
 }
 
@@ -272,23 +277,23 @@ OK_FN V ok_logit(V x) {
   return ok_abs(y) <= ok_c<V>(2.0 / 3) ? ok_atanh2_(y) : ok_log(x / (1 - x));
 }
 
-//@ erfinv : log any fma abs
-// x p(w) / q(w) with w = -log(1 - x^2): rational minimax approximations of ours (mpmath), whose
-// coefficients are all positive; of float64 one for w to 5, one to 14 and one beyond.
+//@ erfinv : log any fma abs copysign
+// x + x p(w) / q(w) with w = -log(1 - x^2): rational minimax approximations of ours (mpmath), whose
+// coefficients are all positive but p(0)'s; of float64 one for w to 5, one to 14 and one beyond.
 template <class V>
 OK_FN V ok_erfinv_tail_(V w, V& q) {
   V u = w < 14 ? w - 5 : w - 14, p;
 #define OK_P(b, c) p = ok_fma(p, u, w < 14 ? ok_c<V>(b) : ok_c<V>(c));
 #define OK_Q(b, c) q = ok_fma(q, u, w < 14 ? ok_c<V>(b) : ok_c<V>(c));
-  p = w < 14 ? ok_c<V>(6.112832516387752e-10) : ok_c<V>(5.9520790167665165e-12);
-  OK_P(1.0713129427722733e-07, 3.3524099618042896e-09)
-  OK_P(5.014204610747326e-06, 4.7634009666763457e-07)
-  OK_P(0.00012540592355978275, 2.787423210747313e-05)
-  OK_P(0.002061624908023474, 0.000853238692081202)
-  OK_P(0.02349364125744316, 0.015594252953209273)
-  OK_P(0.1815064073449026, 0.1770341076949176)
-  OK_P(0.875083880140402, 1.1770902615477299)
-  OK_P(2.07981276086783, 3.5790893236056287)
+  p = w < 14 ? ok_c<V>(5.938059556367504e-10) : ok_c<V>(5.856574598832239e-12);
+  OK_P(9.698835626158307e-08, 3.1758650897759167e-09)
+  OK_P(4.206902719998322e-06, 4.3171597396962774e-07)
+  OK_P(0.00010025277316456143, 2.4132662362236645e-05)
+  OK_P(0.0015678681743751697, 0.000709541809458418)
+  OK_P(0.01711831267178802, 0.012541847215479036)
+  OK_P(0.12341770762069262, 0.13787571665956258)
+  OK_P(0.5570834348862692, 0.885869628375626)
+  OK_P(1.07981276086783, 2.5790893236056287)
   q = w < 14 ? ok_c<V>(1.7477296002024777e-11) : ok_c<V>(9.550441793427745e-14);
   OK_Q(1.014293801564426e-08, 1.7654487202837277e-10)
   OK_Q(8.07301890749004e-07, 4.4624122698006807e-08)
@@ -304,17 +309,17 @@ OK_FN V ok_erfinv_tail_(V w, V& q) {
 }
 template <class V>
 OK_FN V ok_erfinv(V x) {
-  V inf = ok_c<V>(__builtin_inf()), w = -ok_log(ok_fma(-x, x, ok_c<V>(1))), p, q;
+  V a = ok_abs(x), inf = ok_c<V>(__builtin_inf()), w = -ok_log(ok_fma(-x, x, ok_c<V>(1))), p, q;
 #define OK_P(c) p = ok_fma(p, w, ok_c<V>(c));
 #define OK_Q(c) q = ok_fma(q, w, ok_c<V>(c));
   if constexpr (sizeof(ok_elt<V>) == 4) {
     p = ok_c<V>(0x1.786f9cp-24f);
-    OK_P(0x1.2b19a4p-15f)
-    OK_P(0x1.87ff4ap-11f)
-    OK_P(0x1.159484p-7f)
-    OK_P(0x1.00bfd4p-4f)
-    OK_P(0x1.40813ap-2f)
-    OK_P(0x1.c5bf8ap-1f)
+    OK_P(0x1.1303c8p-15f)
+    OK_P(0x1.12aaa2p-11f)
+    OK_P(0x1.9da1acp-8f)
+    OK_P(0x1.d99b08p-6f)
+    OK_P(0x1.c5df7cp-3f)
+    OK_P(-0x1.d203bp-4f)
     q = ok_c<V>(0x1.815dc6p-19f);
     OK_Q(0x1.d552a2p-13f)
     OK_Q(0x1.1b0ebap-9f)
@@ -322,15 +327,15 @@ OK_FN V ok_erfinv(V x) {
     OK_Q(0x1.7645f2p-4f)
     OK_Q(0x1p+0f)
   } else {
-    p = ok_c<V>(3.212257449285583e-08);
-    OK_P(1.163483997777723e-06)
-    OK_P(2.1860795632222866e-05)
-    OK_P(0.0002756865467876285)
-    OK_P(0.002560294748493115)
-    OK_P(0.017983952257818497)
-    OK_P(0.0934091694078763)
-    OK_P(0.34952738510553977)
-    OK_P(0.886226925452758)
+    p = ok_c<V>(3.0170820826362744e-08);
+    OK_P(9.271199633228717e-07)
+    OK_P(1.6314604009654755e-05)
+    OK_P(0.0001961492572529347)
+    OK_P(0.0015272623942769322)
+    OK_P(0.011878268462206137)
+    OK_P(0.03575485275119216)
+    OK_P(0.21692735322222714)
+    OK_P(-0.11377307454724195)
     q = ok_c<V>(1.9517536664930805e-09);
     OK_Q(2.3636403445485132e-07)
     OK_Q(5.546191622568111e-06)
@@ -348,5 +353,5 @@ OK_FN V ok_erfinv(V x) {
   }
 #undef OK_P
 #undef OK_Q
-  return ok_abs(x) == 1 ? x * inf : x * p / q;
+  return a == 1 ? x * inf : ok_copysign(ok_fma(a, p / q, a), x);
 }
