@@ -1,11 +1,14 @@
-// Measures one op body: `ulp NAME DTYPE (full|sample)` prints the largest error and the time.
-// benchmarks/ulp.py puts OK_N and the text of bodies.h before this file.
+// Measures one op body: `ulp NAME (sample|STEP)`, every STEP-th of all float32 values, prints the
+// largest error and the time. benchmarks/ulp.py puts OK_N and the text of bodies.h before this
+// file.
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -16,23 +19,23 @@ constexpr int kBlock = 65536;
 // them (4 ulp of float64 are 2^-27 ulp of float32).
 #if defined(__AVX512F__) && defined(__GLIBC__) && OK_N == 16
 #define OK_MVEC 1
-typedef double wide8 __attribute__((vector_size(64)));
-#define OK_REFERENCE(name, c)                         \
-  extern "C" wide8 _ZGVeN8v_##c(wide8);               \
-  void reference_##name(const double* x, double* o) { \
-    for (int i = 0; i < kBlock; i += 8) {             \
-      wide8 v;                                        \
-      std::memcpy(&v, x + i, sizeof v);               \
-      v = _ZGVeN8v_##c(v);                            \
-      std::memcpy(o + i, &v, sizeof v);               \
-    }                                                 \
-  }
+typedef double Real __attribute__((vector_size(64)));
+#define OK_LIBRARY(name, c)           \
+  extern "C" Real _ZGVeN8v_##c(Real); \
+  Real true_##name(Real x) { return _ZGVeN8v_##c(x); }
+Real true_sqrt(Real x) {
+  for (int i = 0; i < 8; i++) x[i] = std::sqrt(x[i]);
+  return x;
+}
 #else
-#define OK_REFERENCE(name, c)                             \
-  void reference_##name(const double* x, double* o) {     \
-    for (int i = 0; i < kBlock; i++) o[i] = std::c(x[i]); \
-  }
+typedef double Real;
+#define OK_LIBRARY(name, c) \
+  Real true_##name(Real x) { return std::c(x); }
+Real true_sqrt(Real x) { return std::sqrt(x); }
 #endif
+#define OK_LIBRARY_LONG(name, c) \
+  long double true_##name(long double x) { return c##l(x); }
+long double true_sqrt(long double x) { return sqrtl(x); }
 
 // Our name and C's.
 // clang-format off
@@ -40,9 +43,32 @@ typedef double wide8 __attribute__((vector_size(64)));
   X(exp, exp) X(expm1, expm1) X(exp2, exp2) X(log, log) X(log1p, log1p) X(log2, log2) \
   X(log10, log10) X(cbrt, cbrt) X(sin, sin) X(cos, cos) X(tan, tan) X(arcsin, asin)   \
   X(arccos, acos) X(arctan, atan) X(sinh, sinh) X(cosh, cosh) X(tanh, tanh)           \
-  X(arcsinh, asinh) X(arccosh, acosh) X(arctanh, atanh) X(erf, erf)
+  X(arcsinh, asinh) X(arccosh, acosh) X(arctanh, atanh) X(erf, erf) X(erfc, erfc)
+// What the C library lacks, and what its errors count in units of.
+#define OK_OURS(X)                                                                    \
+  X(erfinv, result) X(lgamma, lgamma) X(digamma, digamma) X(trigamma, result)         \
+  X(sinc, result) X(expit, result) X(logit, result) X(softplus, result)               \
+  X(log_sigmoid, result) X(gelu, result) X(gelu_tanh, result) X(silu, result)         \
+  X(hard_swish, result)
 // clang-format on
-OK_EACH(OK_REFERENCE)
+OK_EACH(OK_LIBRARY)
+OK_EACH(OK_LIBRARY_LONG)
+#include "ulp_true.h"
+
+template <Real (*F)(Real)>
+void each(const double* x, double* o) {
+  for (int i = 0; i < kBlock; i += int(sizeof(Real) / sizeof(double))) {
+    Real v;
+    std::memcpy(&v, x + i, sizeof v);
+    v = F(v);
+    std::memcpy(o + i, &v, sizeof v);
+  }
+}
+
+template <class V>
+OK_FN V ok_log_sigmoid(V x) {
+  return -ok_softplus(-x);
+}
 
 template <class T>
 struct Function {
@@ -50,19 +76,24 @@ struct Function {
   void (*body)(const char*, char*);
   void (*reference)(const double*, double*);
   long double (*exact)(long double);
+  void (*units)(const double*, double*);  // the error counts against these, where larger
+  long double (*unit)(long double);
 };
 
-#define OK_BODY(name, c)                                                  \
+#define OK_BODY(name, _)                                                  \
   template <class T>                                                      \
   __attribute__((noinline)) void body_##name(const char* x, char* o) {    \
     for (long i = 0; i < kBlock * long(sizeof(T)); i += OK_N * sizeof(T)) \
       ok_store(o + i, ok_##name(ok_load<T>(x + i)));                      \
   }
 OK_EACH(OK_BODY)
-#define OK_ROW(name, c) {#name, body_##name<T>, reference_##name, c##l},
+OK_OURS(OK_BODY)
+#define OK_ROW(name, unit) \
+  {#name, body_##name<T>, each<true_##name>, true_##name, each<unit_##unit>, unit_##unit},
+#define OK_LIBRARY_ROW(name, c) OK_ROW(name, result)
 template <class T>
 const Function<T>* find(const char* name) {
-  static const Function<T> table[] = {OK_EACH(OK_ROW)};
+  static const Function<T> table[] = {OK_EACH(OK_LIBRARY_ROW) OK_OURS(OK_ROW)};
   for (const Function<T>& f : table)
     if (!std::strcmp(f.name, name)) return &f;
   return nullptr;
@@ -96,13 +127,15 @@ void compare(Worst<T>& w, T x, T got, E exact, T larger = 0) {
 }
 
 // The same for float without branches, so that 2^32 values take seconds.
-void compare_block(Worst<float>& w, const float* x, const float* got, const double* exact) {
+void compare_block(Worst<float>& w, const float* x, const float* got, const double* exact,
+                   const double* units) {
   double worst = 0;
   static double d[kBlock];
   for (int i = 0; i < kBlock; i++) {
-    float want = float(exact[i]);
+    float want = float(exact[i]), size = std::fabs(want), unit = float(units[i]);
+    size = size < unit ? unit : size;
     unsigned bits;
-    std::memcpy(&bits, &want, 4);
+    std::memcpy(&bits, &size, 4);
     long e = bits >> 23 & 255;
     long scale = (1023l + 149 - (e > 1 ? e - 1 : 0)) << 52;
     double up;
@@ -121,39 +154,44 @@ void compare_block(Worst<float>& w, const float* x, const float* got, const doub
   }
 }
 
-Worst<float> full(const Function<float>& f) {
+Worst<float> full(const Function<float>& f, unsigned step) {
   std::vector<float> x(kBlock), o(kBlock);
-  std::vector<double> wide(kBlock), exact(kBlock);
+  std::vector<double> wide(kBlock), exact(kBlock), units(kBlock);
   Worst<float> w;
-  for (unsigned long base = 0; base < 1ul << 32; base += kBlock) {
+  for (unsigned long base = 0; base * step < 1ul << 32; base += kBlock) {
     for (int i = 0; i < kBlock; i++) {
-      unsigned bits = unsigned(base + i);
+      unsigned bits = unsigned((base + i) * step);
       std::memcpy(&x[i], &bits, 4);
       wide[i] = x[i];
     }
     f.body((const char*)x.data(), (char*)o.data());
     f.reference(wide.data(), exact.data());
-    compare_block(w, x.data(), o.data(), exact.data());
+    f.units(wide.data(), units.data());
+    compare_block(w, x.data(), o.data(), exact.data(), units.data());
   }
   return w;
 }
 
-// Random bit patterns, then everyday ranges, then the neighbourhood of 1.
+// Random bit patterns, then everyday ranges, then the neighbourhood of 1, far and near.
 template <class T>
 void fill(T* x, int round) {
   for (int i = 0; i < kBlock; i++) {
     double u = drand48() * 2 - 1;
     unsigned long bits = (unsigned long)mrand48() << 32 ^ (unsigned long)(unsigned)mrand48();
-    if (round % 5 == 0)
+    if (round % 7 == 0)
       std::memcpy(&x[i], &bits, sizeof(T));
-    else if (round % 5 == 1)
+    else if (round % 7 == 1)
       x[i] = T(u * 6);
-    else if (round % 5 == 2)
+    else if (round % 7 == 2)
       x[i] = T(u * (sizeof(T) == 4 ? 104 : 745));
-    else if (round % 5 == 3)
+    else if (round % 7 == 3)
       x[i] = T(std::ldexp(u, -int(mrand48() & 31)));
-    else
+    else if (round % 7 == 4)
       x[i] = T(1 + u * 0.5);
+    else if (round % 7 == 5)
+      x[i] = T(u * 40);
+    else
+      x[i] = T(1 - std::ldexp(u, -int(mrand48() & 63)));
   }
 }
 
@@ -164,7 +202,7 @@ Worst<T> sample(const Function<T>& f, int rounds) {
   for (int round = 0; round < rounds; round++) {
     fill(x.data(), round);
     f.body((const char*)x.data(), (char*)o.data());
-    for (int i = 0; i < kBlock; i++) compare(w, x[i], o[i], f.exact(x[i]));
+    for (int i = 0; i < kBlock; i++) compare(w, x[i], o[i], f.exact(x[i]), T(f.unit(x[i])));
   }
   return w;
 }
@@ -286,18 +324,18 @@ int main(int count, char** words) {
   if (count != 3) return 2;
   Worst<type> w;
   double ns;
-  bool all = !std::strcmp(words[2], "full");
+  int step = std::atoi(words[2]);
   if (const Binary<type>* f = find_binary<type>(words[1])) {
     ns = speed(*f);
-    w = sample(*f, all ? 60 : 15);
+    w = sample(*f, step ? 60 : 15);
   } else {
     const Function<type>* g = find<type>(words[1]);
     if (!g) return 2;
     ns = speed(*g);
 #if OK_N == 16
-    w = all ? full(*g) : sample(*g, 20);
+    w = step ? full(*g, step) : sample(*g, 20);
 #else
-    w = sample(*g, all ? 100 : 20);
+    w = sample(*g, step ? 100 : 20);
 #endif
   }
   std::printf("%.3f %.9g %ld %.3f\n", w.ulp, double(w.at), w.wrong, ns);
