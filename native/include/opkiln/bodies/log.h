@@ -183,7 +183,7 @@ OK_FN V ok_pow(V x, V y) {
   s = z * z;
 #define OK_P(c) t = ok_fma(t, r, ok_c<V>(c));
 #define OK_Q(c) u = ok_fma(u, r, ok_c<V>(c));
-  // log2 |x| = e + 2 / log(2) z + v, v + vl = z^3 (2 / (3 log(2)) + s t).
+  // log2 |x| = e + 2 / log(2) z + v (f64: + vl), the latter z^3 (2 / (3 log(2)) + s t).
   if constexpr (single) {
     r = s;
     t = ok_c<V>(0x1.59ee52p-2f);
@@ -191,7 +191,6 @@ OK_FN V ok_pow(V x, V y) {
     OK_P(0x1.27770ep-1f)
     OK_P(0x1.ec709ep-1f)
     v = s * ok_fma(ok_c<V>(3), zl, z) * t;
-    vl = V{};
   } else {
     r = s * s;
     t = ok_c<V>(0.19038090323094192);
@@ -217,7 +216,8 @@ OK_FN V ok_pow(V x, V y) {
   l = ok_fma(zl, two, ok_fma(z, two_lo, ok_fma(z, two, -q)));
   c = e + q;
   h = c + v;
-  l = (((e - c) + q) + (l + vl)) + ((c - h) + v);
+  if constexpr (!single) l = l + vl;
+  l = (((e - c) + q) + l) + ((c - h) + v);
   // q + l = y log2 |x|, kept in the range where the power of two is not 0 or infinite.
   p = y * h;
   l = ok_fma(y, l, ok_fma(y, h, -p));
@@ -249,7 +249,7 @@ OK_FN V ok_pow(V x, V y) {
 #undef OK_Q
   t = ok_scale(ok_fma(ok_fma(u, q, t), q, ok_c<V>(1)), n);
   // Signs, and where 1 comes of 0 times infinity or NaN. The rest saves the time only.
-  if (ok_any(((IVec<V>)x < 0) | (p != p))) {
+  if (ok_any(~((x > 0) & (p == p)))) {
     V half = y * ok_c<V>(0.5);
     IVec<V> whole = ok_rint(y) == y, odd = whole & (ok_rint(half) != half);
     IVec<V> sign = (IVec<V>)x & odd & ((ok_elt<IVec<V>>)1 << (8 * sizeof(T) - 1));
