@@ -20,7 +20,7 @@ _ALWAYS: tuple[str, ...] = ("types", "core", "names", "lanes", "masks")
 
 
 @cache
-def sections(name: str = "bodies") -> dict[str, tuple[tuple[str, ...], str]]:
+def sections(name: str) -> dict[str, tuple[tuple[str, ...], str]]:
     """A header, or every header of a folder, as name -> (sections it needs, text).
 
     What a device needs otherwise lies in a folder of its own, over the bodies of all.
@@ -33,17 +33,17 @@ def sections(name: str = "bodies") -> dict[str, tuple[tuple[str, ...], str]]:
         with open(each, encoding="utf-8") as file:  # noqa: PTH123
             text += file.read()
     own: dict[str, tuple[tuple[str, ...], str]] = {}
-    for chunk in re.split(r"^//@ ", text, flags=re.MULTILINE)[1:]:
+    for chunk in f"\n{text}".split("\n//@ ")[1:]:
         head, _, body = chunk.partition("\n")
         title, _, needs = head.partition(":")
         if title.strip() in own:
             raise ValueError(f"bodies: the section {title.strip()} is defined twice")
         own[title.strip()] = (tuple(needs.split()), body)
-    return sections() | own if folder and name != "bodies" else own
+    return sections("bodies") | own if folder and name != "bodies" else own
 
 
 @cache
-def functions(target: str = "bodies") -> dict[str, str]:
+def functions(target: str) -> dict[str, str]:
     """Which section defines each op body."""
     return {
         name: title
@@ -77,7 +77,8 @@ def head(lanes: int) -> str:
 
 def every_body() -> str:
     """All sections in an order that compiles, for tools that measure them."""
-    return "\n".join(sections()[name][1] for name in closure(functions()))
+    table = sections("bodies")
+    return "\n".join(table[name][1] for name in closure(functions("bodies")))
 
 
 def comments(kernel: k.Kernel) -> list[str]:

@@ -548,7 +548,7 @@ extern "C" void narrow(const char *p, char *q, char *r, i64 n) {{
 def test_bodies_agree_on_every_target(half: np.dtype[Any], tmp_path: Path) -> None:
     """F16C in vectors of every width, and the integers of machines without it: NaN alike too."""
     name = {F16: "f16", BF16: "bf16"}[half]
-    text = "".join(sections()[part][1] for part in closure([f"ok_round_{name}"]))
+    text = "\n".join(sections("bodies")[part][1] for part in closure([f"ok_round_{name}"]))
     near = quietly(lambda: near_ties(half).astype(np.float32))
     drawn = np.random.default_rng(5).integers(0, 2**32, 2**18, np.uint64).astype(np.uint32)
     single = np.resize(np.concatenate([near, drawn.view(np.float32)]), 2**19)

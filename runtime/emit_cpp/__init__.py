@@ -49,7 +49,7 @@ def emit(jobs: Sequence[Job], *, vector_bytes: int = 64) -> str:
     parts = [
         f"// opkiln generated kernel, ABI {KERNEL_ABI}\n",
         head(width),
-        *(sections()[name][1] for name in closure([*nest, *kernels])),
+        *(sections("bodies")[name][1] for name in closure([*nest, *kernels])),
         *nest,
         *kernels,
     ]
