@@ -340,6 +340,14 @@ def test_other_libraries() -> None:
     assert compiled(jnp.asarray(z), jnp.asarray(z)).dtype == C8
 
 
+@pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
+def test_sinc(dtype: Any) -> None:
+    z = np.array([0, 0.5, 1 + 1j, -2.25 + 0.5j, 1e-3j, 1j], dtype)
+    got = ok.compile(np.sinc)(z)
+    assert got.dtype == dtype
+    assert np.all(abs(got - np.sinc(z)) <= 32 * np.finfo(dtype).eps * abs(np.sinc(z)))
+
+
 def test_composites_of_parts() -> None:
     z = np.array([complex(np.inf, 1), complex(1, -np.inf), complex(np.nan, 0), 2 - 1j, 0])
 

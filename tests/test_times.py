@@ -152,11 +152,13 @@ def test_reductions() -> None:
     check({"sum": lambda x: x.sum(), "keep": lambda x: x.sum(keepdims=True)}, table[2:].view("m8"))
 
 
-@pytest.mark.parametrize("dtype", ["M8[s]", "m8[3ms]"])
+@pytest.mark.parametrize("dtype", ["M8[s]", "m8[3ms]", "M8"])
 def test_composites(dtype: str) -> None:
     functions: dict[str, Callable[..., Any]] = {
         "choose": lambda x, i: np.choose(i, [x, x, x.copy()]),
         "imag": lambda x, i: x.imag,
+        "zeros": lambda x, i: np.zeros_like(x),
+        "full": lambda x, i: np.full_like(x, 7),
         "imag of": lambda x, i: np.imag(x),
         "and": lambda x, i: np.logical_and(x, i > 1),
         "or": lambda x, i: np.logical_or(i, x),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
@@ -19,7 +20,6 @@ from opkiln.runtime.trace.promote import (
     BROADCAST,
     as_dtype,
     cast,
-    constant,
     may_cast,
     operand,
     result_type,
@@ -30,6 +30,13 @@ from opkiln.runtime.trace.tracer import MAKE_STATIC, Tracer, call_row
 from opkiln.runtime.trace.ufuncs import unknown
 
 MISSING = object()
+
+
+def _sinc(x: Any) -> Any:
+    if not parts.is_complex(x):
+        return call_row("sinc", x)
+    y = math.pi * np.where(x == 0, 1e-20, x)  # as NumPy; the row is one of real numbers
+    return np.sin(y) / y
 
 
 def _where(condition: Any, x: Any = MISSING, y: Any = MISSING) -> Any:
@@ -88,7 +95,7 @@ def _full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", sub
         with np.errstate(all="ignore"):
             node = session.make(p.Constant(np.float64(value.real).astype(wanted)))
     else:
-        node = constant(session, value, wanted)
+        node = cast(session, value, wanted)
     target = a.node.shape if shape is None else views.extents(session, shape)
     views.check_fits(node, target)
     if node.shape == target:
@@ -129,7 +136,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **parts.FUNCTIONS,
     **{c.numpy: c.rule for c in COMPOSITES},
     np.where: _where,
-    np.sinc: partial(call_row, "sinc"),
+    np.sinc: _sinc,
     np.transpose: views.transpose,
     np.permute_dims: views.transpose,
     np.matrix_transpose: _matrix_transpose,
