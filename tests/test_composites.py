@@ -37,7 +37,7 @@ def calls_of_floats(x: Any, y: Any) -> Any:
         np.select([x > 1], [x]),
         np.select([x > 1, True], [x, np.float32(2)], default=y),
         [np.round(v, d) for v in (x, y) for d in (0, 1, 3, 11, -1, -3, 400, -400)],
-        (x.round(2), np.around(y, decimals=1)),
+        (x.round(2), np.around(y, decimals=1), np.round(x, 1, out=np.zeros_like(x))),
         (np.clip(x, 0, 1), np.clip(x, None, y), np.clip(x, max=1), x.clip(0.5), x.clip(min=y)),
         (np.clip(x, 0, 1, dtype=np.float64), np.clip(x, None, 2, dtype=np.float64)),
         (np.clip(x, None, None), np.where(x > y, x, y), np.copysign(x, y)),
