@@ -149,7 +149,7 @@ def measured() -> dict[str, dict[str, str]]:
     """The table of docs/ulp.md: the largest error by function and dtype."""
     found: dict[str, dict[str, str]] = {}
     rows = re.findall(
-        r"^\| (\w+) \| (\w+) \| \w+ \| ([\d.]+)", ULP.read_text("utf-8"), re.MULTILINE
+        r"^\| (\w+) \| (\w+) \| [\w ]+ \| ([\d.]+)", ULP.read_text("utf-8"), re.MULTILINE
     )
     for name, dtype, ulp in rows:
         found.setdefault(name, {})[SHORT.get(dtype, dtype)] = f"{float(ulp):.2f}"

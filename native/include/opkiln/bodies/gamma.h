@@ -240,12 +240,12 @@ OK_FN V ok_turn_(V s) {
 
 //@ digamma : digamma_near frexp logm abs any round fma
 // The derivative of log |Gamma(x)|, of y = |x| and more as in ok_lgamma. Below 1/2
-// digamma(1 + x) - 1 / x, further below digamma(1 - x) - pi / tan(pi x).
+// digamma(1 + x) - 1 / x; from -1/4 down, where 1 + x rounds, digamma(1 - x) - pi / tan(pi x).
 template <class V>
 OK_FN V ok_digamma(V x) {
   constexpr bool f = sizeof(ok_elt<V>) == 4;
   V a = ok_abs(x), inf = ok_c<V>(__builtin_inf()), q, p, e;
-  IVec<V> small = a < ok_c<V>(0.5), minus = x <= ok_c<V>(-0.5);
+  IVec<V> minus = x <= ok_c<V>(-0.25), small = (a < ok_c<V>(0.5)) & ~minus;
   V y = small ? x + 1 : (minus ? 1 - x : x), m = ok_frexp_(y, e);
   IVec<V> far = y >= 3;
   p = ok_digamma_near_(y - 0.5f, q);
