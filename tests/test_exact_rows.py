@@ -99,4 +99,4 @@ def test_a_section_defined_twice_is_refused(tmp_path: Any, monkeypatch: Any) -> 
     (tmp_path / "bodies" / "a.h").write_text("//@ one :\n//@ one :\n")
     monkeypatch.setattr(bodies, "_HEADERS", str(tmp_path))
     with pytest.raises(ValueError, match="section one is defined twice"):
-        bodies.sections.__wrapped__()
+        bodies.sections.__wrapped__("bodies")
