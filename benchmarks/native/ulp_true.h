@@ -135,6 +135,7 @@ R digamma_above(R x) {
 template <class R>
 R true_digamma(R x) {
   R above = digamma_above(x < 0 ? 1 - x : x);
+  above = x == 0 ? -1 / x : above;  // the sign of the zero decides
   if (!any(x < 0)) return above;
   R r = x - nearest(x), pi = number<R>(kPi), below = above - pi / true_tan(pi * r);
   below = r == 0 ? r / r : below;
