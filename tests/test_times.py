@@ -246,3 +246,11 @@ def test_refusals(
 def test_a_python_time_is_no_argument() -> None:
     with pytest.raises(TypeError, match=r"argument 'y'.*timedelta"):
         ok.compile(lambda x, y: x - y)(SPANS, datetime.timedelta(1))
+
+
+def test_a_library_without_times_is_told() -> None:
+    torch = pytest.importorskip("torch")
+    f = ok.compile(lambda x: x.astype("m8[s]"))
+    with pytest.raises(TypeError, match=r"timedelta64\[s\](.|\n)*astype\(np.int64\)"):
+        f(torch.arange(4))
+    same(f(np.arange(4)), np.arange(4).astype("m8[s]"), "NumPy's own")

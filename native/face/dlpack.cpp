@@ -176,6 +176,12 @@ PyObject* array_from_capsule(PyObject* o, bool writable) {
 }
 
 PyObject* fresh_in(const DLPackExchangeAPI& api, const core::OutSpec& spec, char** data) {
+  const DLDataType* known = dl_type_of(spec.dtype);
+  if (!known) {
+    return raise(Err::dtype, "return its integers: y.astype(np.int64)",
+                 "a result is %S, which arrays of the arguments' library cannot hold",
+                 reinterpret_cast<PyObject*>(descr_of(spec.dtype)));
+  }
   // One block: the description, then the elements on a cache line of their own.
   struct Block {
     DLManagedTensorVersioned managed;
@@ -190,7 +196,7 @@ PyObject* fresh_in(const DLPackExchangeAPI& api, const core::OutSpec& spec, char
   if (!memory) return PyErr_NoMemory();
   auto* block = new (memory) Block;
   *data = static_cast<char*>(memory) + kHead;
-  const DLDataType type = *dl_type_of(spec.dtype);
+  const DLDataType type = *known;
   for (int i = 0; i < spec.ndim; i++) {
     block->shape[i] = spec.shape[i];
     block->strides[i] = spec.strides[i] / (type.bits / 8);
