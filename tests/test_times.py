@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -254,3 +256,18 @@ def test_a_library_without_times_is_told() -> None:
     with pytest.raises(TypeError, match=r"timedelta64\[s\](.|\n)*astype\(np.int64\)"):
         f(torch.arange(4))
     same(f(np.arange(4)), np.arange(4).astype("m8[s]"), "NumPy's own")
+
+
+def test_units_are_many_but_not_without_end() -> None:
+    """In a process of its own, whose units are used up."""
+    code = """
+import numpy as np, opkiln as ok
+f, met = ok.compile(lambda x: x + x), 0
+try:
+    for n in range(1, 100):
+        met += len(f(np.zeros(1, f"m8[{n}s]")))
+except ok.errors.UnsupportedDType as error:
+    print(met, "49 units of time" in str(error), f(np.ones(1, "m8[7s]")))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "49 True [2]"

@@ -39,6 +39,8 @@ Bound refuse_dtype(Compiled* self, CallArgs& call, PyArray_Descr* descr) {
       "pass an array of bool, int8..int64, uint8..uint64, float16..float64, bfloat16 or complex";
   if (type == NPY_CLONGDOUBLE) fix = "convert it first: x.astype(np.complex128)";
   if (type == NPY_LONGDOUBLE) fix = "convert it first: x.astype(np.float64)";
+  if (PyTypeNum_ISDATETIME(type))
+    fix = "convert it to a common unit: a process takes 49 units of time, and has met as many";
   return refuse(self, call, Err::dtype, fix, "expected a supported dtype, got ",
                 reinterpret_cast<PyObject*>(descr));
 }
