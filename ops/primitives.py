@@ -52,7 +52,8 @@ class HostConst(OpDef):
 class HostOp(OpDef):
     """Arithmetic on host scalars, by Python's rules: checked int64, or float64."""
 
-    fn: str  # add sub mul floordiv mod truediv pow neg abs max min | bcast same nonempty | float
+    fn: str  # add sub mul floordiv mod truediv pow neg abs max min float | a guard:
+    # bcast same nonempty index
 
 
 @record
@@ -135,13 +136,83 @@ class BroadcastTo(OpDef):
 
 
 @record
+class Squeeze(OpDef):
+    """The operand without `axes` (sorted), each of length 1: an index map, no kernel."""
+
+    axes: tuple[int, ...]
+
+
+@record
+class Slice(OpDef):
+    """Elements `start + step * i`, i < count, along each of `axes` (sorted): an index map.
+
+    Sources: the operand, then per axis a start and a count, both within the operand's extent.
+    """
+
+    axes: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+@record
+class Diagonal(OpDef):
+    """Two axes of equal length as one, at the place of `axis`: an index map, no kernel."""
+
+    axis: int
+    other: int
+
+
+@record
+class Reshape(OpDef):
+    """The operand's elements in C order under the extents given by the host sources.
+
+    The same memory where its strides allow that, else a copy.
+    """
+
+
+@record
+class UpdateSlices(OpDef):
+    """Values written one after the other into slices of one new array, which they cover.
+
+    Sources: an extent per axis of the result, then per value the value, of the result's rank, and a
+    start per axis. Element i of value v lands at `start + steps[v] * i`, axis by axis. Of
+    `disjoint` values none covers another.
+    """
+
+    dtype: np.dtype[np.generic]
+    steps: tuple[tuple[int, ...], ...]
+    disjoint: bool
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.steps[0])
+
+    def parts(self, src: tuple[Any, ...]) -> list[tuple[Any, tuple[Any, ...], tuple[int, ...]]]:
+        """Value, starts and steps of each piece, from the sources."""
+        rank, width = self.rank, self.rank + 1
+        return [
+            (src[at], src[at + 1 : at + width], steps)
+            for at, steps in zip(range(rank, len(src), width), self.steps, strict=True)
+        ]
+
+
+@record
+class MatMul(OpDef):
+    """Products of the matrices in the last two axes, for each place of the axes before them.
+
+    Both operands have the result's dtype and two axes at least; those before the last two
+    broadcast.
+    """
+
+
+@record
 class Reinterpret(OpDef):
     """The same bits as another dtype of the same size: no kernel."""
 
     dtype: np.dtype[np.generic]
 
 
-VIEWS: tuple[type[OpDef], ...] = (Transpose, ExpandDims, BroadcastTo)
+VIEWS: tuple[type[OpDef], ...] = (Transpose, ExpandDims, BroadcastTo, Squeeze, Slice, Diagonal)
 HOST_OPS: tuple[type[OpDef], ...] = (HostArg, Dim, HostConst, HostOp)
 
 

@@ -22,7 +22,7 @@ from opkiln.runtime.errors import (
     ShapeError,
 )
 from opkiln.runtime.graph import Graph, Node, topological
-from opkiln.runtime.lower import nonempty
+from opkiln.runtime.infer import guards
 from opkiln.runtime.reference import RAISED, division_faults, evaluate_host, misfit
 
 # What NumPy says of each fault bit.
@@ -90,7 +90,7 @@ def _refuses(node: Node, guard: Node | None) -> bool:
     """Whether the node is a reduction that `guard` guards; equal ones share a guard."""
     if not isinstance(node.op, Reduce) or node.op.seeded or not REDUCTIONS[node.op.row].empty:
         return False
-    return guard is None or nonempty(node) is guard
+    return guard is None or guard in guards(node)
 
 
 def fault(graph: Graph, bits: int, namespace: dict[str, Any], *, raises: bool) -> None:
@@ -171,4 +171,4 @@ def _named(graph: Graph, found: Node | None) -> tuple[str, str]:
 
 def _host_nodes(node: Node) -> list[Node]:
     """The sizes and Python numbers that a node directly depends on."""
-    return topological([*node.shape, *(s for s in node.src if s.is_host)])
+    return topological([*node.shape, *guards(node), *(s for s in node.src if s.is_host)])

@@ -115,6 +115,13 @@ class AxisError(ShapeError, np.exceptions.AxisError):
     """
 
 
+class BoundsError(OpkilnError, IndexError):
+    """An index lies outside the axis that it picks from.
+
+    Fix: pick from `-n` to `n - 1` of an axis of length n; slices may go beyond.
+    """
+
+
 class ReadOnlyError(OpkilnError, ValueError):
     """A result was to be written into a read-only array.
 

@@ -15,7 +15,7 @@ from opkiln.ops.dtypes import kind_of
 from opkiln.ops.rules import RULES
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import ShapeError
-from opkiln.runtime.graph import Node, const_value, host_const, make
+from opkiln.runtime.graph import Node, const_value, host_const, is_one, make
 
 Inferred = tuple[Any, tuple[Node, ...]]
 Sources = tuple[Node, ...]
@@ -192,3 +192,101 @@ def _broadcast_to(op: p.BroadcastTo, src: Sources) -> Inferred:
         for d, s in aligned
     )
     return x.dtype, shape[: len(shape) - x.rank] + checked
+
+
+@RULES.register("infer", p.Squeeze)
+def _squeeze(op: p.Squeeze, src: Sources) -> Inferred:
+    (x,) = src
+    for axis in op.axes:
+        if const_value(x.shape[axis]) not in (1, None):
+            raise ShapeError("cannot select an axis to squeeze out which has size not equal to one")
+    return x.dtype, tuple(d for i, d in enumerate(x.shape) if i not in op.axes)
+
+
+@RULES.register("infer", p.Slice)
+def _slice(op: p.Slice, src: Sources) -> Inferred:
+    counts = dict(zip(op.axes, src[2::2], strict=True))
+    return src[0].dtype, tuple(counts.get(i, d) for i, d in enumerate(src[0].shape))
+
+
+@RULES.register("infer", p.Diagonal)
+def _diagonal(op: p.Diagonal, src: Sources) -> Inferred:
+    return src[0].dtype, tuple(d for i, d in enumerate(src[0].shape) if i != op.other)
+
+
+@RULES.register("infer", p.Reshape)
+def _reshape(op: p.Reshape, src: Sources) -> Inferred:
+    del op
+    x, shape = src[0], src[1:]
+    have, want = (const_value(numel(dims)) for dims in (x.shape, shape))
+    if have is not None and want is not None and have != want:
+        target = ",".join(str(const_value(d)) for d in shape)
+        raise ShapeError(f"cannot reshape array of size {have} into shape ({target})")
+    return x.dtype, shape
+
+
+@RULES.register("infer", p.UpdateSlices)
+def _update_slices(op: p.UpdateSlices, src: Sources) -> Inferred:
+    for value, starts, _ in op.parts(src):
+        if value.dtype != op.dtype or value.rank != op.rank or len(starts) != op.rank:
+            raise TypeError(
+                f"update_slices: expected values of {op.dtype.name} and rank {op.rank}, got "
+                f"{value!r}"
+            )
+    return op.dtype, src[: op.rank]
+
+
+@RULES.register("infer", p.MatMul)
+def _matmul(op: p.MatMul, src: Sources) -> Inferred:
+    del op
+    a, b = src
+    if a.dtype != b.dtype or min(a.rank, b.rank) < 2:
+        raise TypeError(f"matmul: expected matrices of one dtype, got {a!r} and {b!r}")
+    inner = const_value(a.shape[-1]), const_value(b.shape[-2])
+    if None not in inner and inner[0] != inner[1]:
+        raise ShapeError(
+            f"matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc "
+            f"signature (n?,k),(k,m?)->(n?,m?) (size {inner[1]} is different from {inner[0]})"
+        )
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return a.dtype, (*batch, a.shape[-2], b.shape[-1])
+
+
+def numel(dims: Sources) -> Node:
+    """The number of elements of an array with these extents."""
+    known = [d for d in dims if not is_one(d)] or [host_const(1)]
+    constant = 1
+    symbols: list[Node] = []
+    for dim in known:
+        value = const_value(dim)
+        if value is None:
+            symbols.append(dim)
+        else:
+            constant *= int(value)
+    symbols.sort(key=lambda n: n.digest)  # products of the same extents are one node
+    factors = [*([host_const(constant)] if constant != 1 or not symbols else []), *symbols]
+    return fold(lambda a, b: make(p.HostOp("mul"), a, b), factors)
+
+
+# ---- guards ----
+
+
+def guards(node: Node) -> tuple[Node, ...]:
+    """Host nodes beside the shape that must be evaluated for their errors alone."""
+    same = p.HostOp("same")
+    match node.op:
+        case p.Reduce(row=row, axes=axes, seeded=False) if REDUCTIONS[row].empty:
+            reduced = numel(tuple(node.src[0].shape[i] for i in axes))
+            return (make(p.HostOp("nonempty"), reduced, host_const(1)),)
+        case p.Squeeze(axes=axes):
+            dims = [node.src[0].shape[i] for i in axes]
+            return tuple(make(same, d, host_const(1)) for d in dims if not is_one(d))
+        case p.Diagonal(axis=axis, other=other):
+            pair = [(node.src[0].shape[axis], node.src[0].shape[other])]
+        case p.Reshape():
+            pair = [(numel(node.src[0].shape), numel(node.shape))]
+        case p.MatMul():
+            pair = [(node.src[0].shape[-1], node.src[1].shape[-2])]
+        case _:
+            return ()
+    return tuple(make(same, a, b) for a, b in pair if a is not b)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from functools import reduce as fold
-
 import numpy as np
 
 from opkiln.ops import primitives as p
 from opkiln.ops.elementwise.presets import RAISING
-from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
+from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime import kernel as k
 from opkiln.runtime.fuse import DEAR, AxisMap, Fusion, Group, Use, node_cost, operand_of, sources
-from opkiln.runtime.graph import Graph, Node, host_const, is_one, make, topological
+from opkiln.runtime.graph import Graph, Node, host_const, make, topological
+from opkiln.runtime.infer import guards
 
 
 def lower(graph: Graph, *, opt_level: int = 2) -> k.Lowered:
@@ -53,12 +52,13 @@ class _Program:
         for node in self.graph.outputs:
             place = ("host", node) if node.is_host else ("buffer", self.written[node])
             slots.append(outputs.setdefault(place, len(outputs)))
+        self.checks += [guard for n in fusion.order for guard in guards(n)]
         self.checks += [
             h
             for n in fusion.order
             for dim in n.shape
             for h in topological([dim])
-            if isinstance(h.op, p.HostOp) and h.op.fn in ("bcast", "same")
+            if isinstance(h.op, p.HostOp) and h.op.fn in ("bcast", "same", "index")
         ]
         return k.Lowered(
             tuple(self.buffers),
@@ -231,8 +231,6 @@ class _Body:
         self.values[(node, axes), -1] = out
         self.cost += node_cost(node)
         self.emit(2, stage, k.Accumulate(out, op.row, arg))
-        if REDUCTIONS[op.row].empty and not op.seeded:
-            self.program.checks.append(nonempty(node))
 
     def store(self, node: Node, axes: AxisMap) -> None:
         """Write an anchor to its buffer, in the loop or once per row."""
@@ -363,13 +361,3 @@ class _Body:
 def in_kernel(dtype: k.DT) -> k.DT:
     """The dtype of a value as a kernel sees it: times are int64, of whatever unit."""
     return np.dtype(np.int64) if dtype.kind in "mM" else np.dtype(dtype)
-
-
-def nonempty(node: Node) -> Node:
-    """Guard of a reduction without identity: NumPy refuses one over no elements."""
-    op = node.op
-    assert isinstance(op, p.Reduce)
-    dims = [d for i, d in enumerate(node.src[0].shape) if i in op.axes and not is_one(d)]
-    one = host_const(1)
-    count = fold(lambda a, b: make(p.HostOp("mul"), a, b), dims or [one])
-    return make(p.HostOp("nonempty"), count, one)

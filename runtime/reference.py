@@ -23,6 +23,7 @@ from opkiln.ops.elementwise.presets import (
 )
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import (
+    BoundsError,
     ChoiceError,
     HostDivisionError,
     HostRangeError,
@@ -201,6 +202,12 @@ def _same(a: int, b: int) -> int:
     return a
 
 
+def _index(index: int, extent: int) -> int:
+    if not -extent <= index < extent:
+        raise BoundsError(f"index {index} is out of bounds for an axis of size {extent}")
+    return index % extent
+
+
 def _nonempty(reduced: int, results: int = 1) -> int:
     del results  # NumPy refuses to reduce nothing even where it gives no result
     if reduced == 0:
@@ -224,6 +231,7 @@ _HOST_FN: dict[str, Callable[..., Any]] = {
     "bcast": _bcast,
     "same": _same,
     "nonempty": _nonempty,
+    "index": _index,
 }
 
 
@@ -338,6 +346,61 @@ def _broadcast_to(op: p.BroadcastTo, args: list[Any], node: Node) -> Array:
     return np.broadcast_to(x, shape)
 
 
+def _slice_of(start: int, count: int, step: int) -> slice:
+    """The slice of `count` elements from `start` on."""
+    if count <= 0:
+        return slice(0, 0)
+    stop = start + count * step
+    return slice(start, stop if stop >= 0 else None, step)
+
+
+def _slice(op: p.Slice, args: list[Any], node: Node) -> Array:
+    del node
+    index = [slice(None)] * args[0].ndim
+    for axis, start, count, step in zip(op.axes, args[1::2], args[2::2], op.steps, strict=True):
+        index[axis] = _slice_of(start, count, step)
+    return cast("Array", args[0][tuple(index)])
+
+
+def _squeeze(op: p.Squeeze, args: list[Array], node: Node) -> Array:
+    del node
+    for axis in op.axes:
+        _same(args[0].shape[axis], 1)
+    return np.squeeze(args[0], op.axes)
+
+
+def _diagonal(op: p.Diagonal, args: list[Array], node: Node) -> Array:
+    del node
+    _same(args[0].shape[op.axis], args[0].shape[op.other])
+    taken = np.diagonal(args[0], axis1=op.axis, axis2=op.other)  # the diagonal comes last
+    return np.moveaxis(taken, -1, op.axis - (op.other < op.axis))
+
+
+def _reshape(op: p.Reshape, args: list[Any], node: Node) -> Array:
+    del op, node
+    x, shape = args[0], tuple(args[1:])
+    if x.size != prod(shape):
+        text = ",".join(str(n) for n in shape)
+        raise ShapeError(f"cannot reshape array of size {x.size} into shape ({text})")
+    return cast("Array", x.reshape(shape))
+
+
+def _update_slices(op: p.UpdateSlices, args: list[Any], node: Node) -> Array:
+    del node
+    result = np.empty(args[: op.rank], op.dtype)
+    for value, starts, steps in op.parts(tuple(args)):
+        index = map(_slice_of, starts, value.shape, steps)
+        result[tuple(index)] = value
+    return result
+
+
+def _matmul(op: p.MatMul, args: list[Array], node: Node) -> Array:
+    del op, node
+    a, b = args
+    _same(b.shape[-2], a.shape[-1])
+    return cast("Array", np.matmul(a, b))
+
+
 def _cast(op: p.Cast, args: list[Array], node: Node) -> Array:
     del node
     (x,) = args
@@ -356,6 +419,12 @@ _ARRAY_FN: dict[type[OpDef], Callable[[Any, list[Any], Node], Array]] = {
     p.Transpose: lambda op, args, node: args[0].transpose(op.perm),
     p.ExpandDims: lambda op, args, node: np.expand_dims(args[0], op.axes),
     p.BroadcastTo: _broadcast_to,
+    p.Squeeze: _squeeze,
+    p.Slice: _slice,
+    p.Diagonal: _diagonal,
+    p.Reshape: _reshape,
+    p.UpdateSlices: _update_slices,
+    p.MatMul: _matmul,
 }
 
 
