@@ -59,7 +59,7 @@ def sources(node: Node, axes: AxisMap) -> Iterator[Use]:
         yield node.src[0], normal(node.src[0], kept)
     elif isinstance(op, p.BroadcastTo):
         yield _aligned(node.src[0], axes)
-    elif not isinstance(op, (p.Input, p.Constant, p.FromHost, p.Reduce)):
+    elif not isinstance(op, (p.Input, p.Constant, p.FromHost, p.Reduce, p.MatMul)):
         for source in node.src:
             yield _aligned(source, axes)
 
@@ -88,19 +88,43 @@ def operand_of(reduction: Node) -> Use:
     return x, normal(x, tuple(range(x.rank)))
 
 
+def product_space(product: Node) -> tuple[Node, ...]:
+    """What a matrix product runs over: the axes of its result, then the one that it sums over."""
+    return (*product.shape, product.src[0].shape[-1])
+
+
+def factors_of(product: Node) -> tuple[Use, Use]:
+    """What a matrix product reads, over its space."""
+    a, b = product.src
+    *batch, m, n, k = range(product.rank + 1)
+    left = normal(a, (*batch[len(batch) + 2 - a.rank :], m, k))
+    return (a, left), (b, normal(b, (*batch[len(batch) + 2 - b.rank :], k, n)))
+
+
+def in_memory_of(node: Node) -> Node:
+    """What must lie in memory for a product to read `node` through strides."""
+    base = node
+    while isinstance(base.op, p.VIEWS):
+        base = base.src[0]
+    return node if isinstance(base.op, (p.Constant, p.FromHost)) else base
+
+
 class Group:
     """One loop nest: its iteration space, the axes it reduces, and its anchors in order.
 
     `folded` is the space that its reductions run over. It is another than `space` where a store
     broadcasts the reduced axis, as by the weights of a normalisation: the axis may be of length 1
-    in `folded` and longer in `space`.
+    in `folded` and longer in `space`. No anchor joins one that is `alone`.
     """
 
-    __slots__ = ("anchors", "folded", "reduced", "space")
+    __slots__ = ("alone", "anchors", "folded", "reduced", "space")
 
-    def __init__(self, space: tuple[Node, ...], reduced: tuple[int, ...]) -> None:
+    def __init__(
+        self, space: tuple[Node, ...], reduced: tuple[int, ...], *, alone: bool = False
+    ) -> None:
         self.space = self.folded = space
         self.reduced = reduced
+        self.alone = alone
         self.anchors: list[Use] = []
 
     def place(self, node: Node) -> AxisMap | None:
@@ -162,6 +186,9 @@ class Fusion:
         self.fuse = fuse
         if not fuse:  # opt_level 0: one kernel per op
             self.stored.update(n for n in self.order if isinstance(n.op, (p.Elementwise, p.Cast)))
+        for product in [n for n in self.order if isinstance(n.op, p.MatMul)]:
+            bases = [in_memory_of(factor) for factor in product.src]
+            self.stored |= {product, *(b for b in bases if not isinstance(b.op, p.Input))}
         while True:
             self._group()
             dear = self._recomputed()
@@ -175,9 +202,12 @@ class Fusion:
         Stops at values that live in memory or in this group's own registers.
         """
         node, axes = anchor
-        stack: list[Use] = (
-            [operand_of(node)] if isinstance(node.op, p.Reduce) else list(sources(node, axes))
-        )
+        if isinstance(node.op, p.MatMul):
+            stack: list[Use] = list(factors_of(node))
+        elif isinstance(node.op, p.Reduce):
+            stack = [operand_of(node)]
+        else:
+            stack = list(sources(node, axes))
         seen: set[Use] = set()
         while stack:
             use = stack.pop()
@@ -196,10 +226,16 @@ class Fusion:
                 self._settle(node)
 
     def _settle(self, node: Node) -> None:
+        if isinstance(node.op, p.MatMul):
+            group = Group(product_space(node), (node.rank,), alone=True)
+            group.add(node, normal(node, tuple(range(node.rank))))
+            self.home[node] = len(self.groups)
+            self.groups.append(group)
+            return
         space = node.src[0].shape if isinstance(node.op, p.Reduce) else node.shape
         reduced = node.op.axes if isinstance(node.op, p.Reduce) else ()
         for index, group in enumerate(self.groups):
-            axes = group.place(node) if self.fuse else None
+            axes = group.place(node) if self.fuse and not group.alone else None
             if axes is not None and self._depends_only_on(group, index, (node, axes)):
                 group.add(node, axes)
                 self.home[node] = index

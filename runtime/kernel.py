@@ -122,6 +122,9 @@ class Kernel:
 
     `reduced` are those that make the columns of a reduction. `folded` is the scalar parameter that
     says how many columns its folds run over, where that may be 1 of many: a store broadcasts them.
+
+    A `product` has no sections: over the axes (..., m, n, k), of which k is reduced, its last
+    operand is the sum over k of the first two, multiplied.
     """
 
     rank: int
@@ -133,6 +136,7 @@ class Kernel:
     cost: float  # nanoseconds per element, a rough guess
     may_raise: bool
     folded: int | None = None
+    product: bool = False
 
     def statements(self) -> Iterator[Statement]:
         """All statements in order."""
@@ -142,6 +146,7 @@ class Kernel:
     def __str__(self) -> str:
         head = f"kernel rank={self.rank} reduced={list(self.reduced)}"
         head += f" folded by scalar {self.folded}" if self.folded is not None else ""
+        head += " product" if self.product else ""
         lines = [head]
         for i, o in enumerate(self.operands):
             mode = "out" if o.write else "in"

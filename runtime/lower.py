@@ -8,7 +8,17 @@ from opkiln.ops import primitives as p
 from opkiln.ops.elementwise.presets import RAISING
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime import kernel as k
-from opkiln.runtime.fuse import DEAR, AxisMap, Fusion, Group, Use, node_cost, operand_of, sources
+from opkiln.runtime.fuse import (
+    DEAR,
+    AxisMap,
+    Fusion,
+    Group,
+    Use,
+    factors_of,
+    node_cost,
+    operand_of,
+    sources,
+)
 from opkiln.runtime.graph import Graph, Node, host_const, make, topological
 from opkiln.runtime.infer import guards
 
@@ -45,7 +55,10 @@ class _Program:
             if not isinstance(node.op, p.Input):
                 self.memory[node] = self.written[node]
         launches = tuple(
-            _Body(self, index, group).launch() for index, group in enumerate(fusion.groups)
+            _Body(self, index, group).product()
+            if group.alone
+            else _Body(self, index, group).launch()
+            for index, group in enumerate(fusion.groups)
         )
         outputs: dict[tuple[str, object], int] = {}
         slots: list[int] = []
@@ -125,6 +138,24 @@ class _Body:
             folded,
         )
         return k.Launch(kernel, self.group.space, tuple(self.slots))
+
+    def product(self) -> k.Launch:
+        """The kernel of a matrix product: no statements, both operands read where they lie."""
+        ((node, axes),) = self.group.anchors
+        operands: list[k.Operand] = []
+        for factor in factors_of(node):
+            use = factor
+            while not self.in_memory(use[0]):
+                (use,) = sources(*use)
+            operands.append(self.read(*use))
+        operands.append(self.write(node, axes, per_row=True))
+        dtype = in_kernel(node.dtype)
+        space = self.group.space
+        kernel = k.Kernel(
+            len(space), self.group.reduced, tuple(operands), (), (), (), 0.02 * dtype.itemsize,
+            may_raise=False, product=True,
+        )  # fmt: skip
+        return k.Launch(kernel, space, ())
 
     def folded_columns(self) -> int | None:
         """The parameter that counts the columns of folds, if stores may have more."""
@@ -240,14 +271,16 @@ class _Body:
         if wide and self.broadcasts:
             stage = max(stage, self.folds)  # beside no fold, which may run over other columns
         arg = self.value(use, stage if wide else -1)
-        buffer = self.program.written[node]
-        inverse = {a: i for i, a in enumerate(axes) if a >= 0}
-        target = tuple(inverse.get(i, -1) for i in range(len(self.group.space)))
-        operand = self.operand(
-            k.Operand(buffer, target, in_kernel(node.dtype), True, per_row=not wide)
-        )
+        operand = self.operand(self.write(node, axes, per_row=not wide))
         # A row value stored at full size still needs a loop to store it in.
         self.emit(2 if wide else 1, stage if wide or level else 0, k.Store(operand, arg))
+
+    def write(self, node: Node, axes: AxisMap, *, per_row: bool) -> k.Operand:
+        """The anchor's buffer, which it fills."""
+        inverse = {a: i for i, a in enumerate(axes) if a >= 0}
+        target = tuple(inverse.get(i, -1) for i in range(len(self.group.space)))
+        buffer = self.program.written[node]
+        return k.Operand(buffer, target, in_kernel(node.dtype), True, per_row)
 
     def value(self, root: Use, stage: int) -> int:
         """The value of a use as seen from loop `stage` (or -1: from a row section).

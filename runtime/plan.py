@@ -111,6 +111,7 @@ def make_plan(
             list(launch.scalars),
             kernel.cost,
             kernel.may_raise,
+            kernel.product,
         )
     for kind, value in lowered.outputs:
         _output(plan, registers, kind, value)

@@ -17,6 +17,8 @@ struct KernelArgs {
   std::int64_t run;
   const std::int64_t* far;
   char* scratch;  // of reductions: as many bytes as the kernel asked for, aligned to 64
+  // Of products, whose operands are a, b and out: rows are places of the axes before the matrices,
+  // `far` has the extents m, n and k, `col` per operand the byte strides along them.
 };
 static_assert(sizeof(KernelArgs) == 64 && offsetof(KernelArgs, scratch) == 56);
 

@@ -17,9 +17,10 @@ std::size_t Instantiation::block_bytes() const {
   for (std::size_t k = 0; k < nests_.size(); ++k) {
     const NestLayout& nest = nests_[k];
     const std::size_t nops = nest.row_strides.size(), outer = nest.outer_extents.size();
-    bytes += room<std::int64_t>(nops) * 2 + room<std::int64_t>(nest.run_strides.size()) +
-             room<std::uint32_t>(nops) + room<std::int64_t>(outer) +
-             room<std::int64_t>(outer * nops) + room<Pack>(nest.packs.size());
+    bytes += room<std::int64_t>(nops) + room<std::int64_t>(nest.col_strides.size()) +
+             room<std::int64_t>(nest.run_strides.size()) + room<std::uint32_t>(nops) +
+             room<std::int64_t>(outer) + room<std::int64_t>(outer * nops) +
+             room<Pack>(nest.packs.size());
     for (const NestPack& pack : nest.packs)
       bytes += 2 * room<std::int64_t>(pack.col_extents.size());
     const std::size_t scalars = plan_.kernels()[k].scalars.size();
@@ -104,7 +105,7 @@ void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel) 
   const NestLayout& layout = nests_[kernel];
   const std::size_t nops = spec_of.operands.size(), outer = layout.outer_extents.size();
   new (nest) Nest{};
-  auto *row = take<std::int64_t>(nops), *col = take<std::int64_t>(nops),
+  auto *row = take<std::int64_t>(nops), *col = take<std::int64_t>(layout.col_strides.size()),
        *far = take<std::int64_t>(layout.run_strides.size());
   std::copy(layout.row_strides.begin(), layout.row_strides.end(), row);
   std::copy(layout.col_strides.begin(), layout.col_strides.end(), col);

@@ -158,6 +158,18 @@ void Instantiation::allocate(const KernelSpec& kernel, const std::vector<int>& o
   }
 }
 
+namespace {
+
+/// As NumPy: the axes before the matrices as its other functions nest them, the matrices dense.
+std::vector<int> product_order(const std::vector<int>& axes,
+                               const std::vector<NestOperand>& operands) {
+  std::vector<int> order = sort_axes({axes.begin(), axes.end() - 3}, operands);
+  order.insert(order.end(), axes.end() - 3, axes.end());
+  return order;
+}
+
+}  // namespace
+
 void Instantiation::lay_out_kernels() {
   for (const KernelSpec& kernel : plan_.kernels()) {
     std::vector<std::int64_t> extents;
@@ -170,6 +182,11 @@ void Instantiation::lay_out_kernels() {
       extents.push_back(extent);
     }
     std::vector<NestOperand> operands = operands_of(kernel, extents);
+    if (kernel.product) {
+      allocate(kernel, product_order(axes, operands), &operands, extents);
+      nests_.push_back(build_product(extents, operands));
+      continue;
+    }
     allocate(kernel, sort_axes(axes, operands), &operands, extents);
     nests_.push_back(build_nest(extents, kernel.reduce_mask, operands));
   }
@@ -184,6 +201,7 @@ void Instantiation::lay_out_kernels() {
 /// A variant of another class that gives the same bits here, so that nothing need be built; or
 /// null.
 const Variant* Instantiation::substitute(int kernel, const NestLayout& nest) const {
+  if (plan_.kernels()[static_cast<std::size_t>(kernel)].product) return nullptr;
   if (!nest.long_class.empty()) return plan_.find_variant(kernel, nest.long_class);
   if (nest.column_class[0] == 'r') return nullptr;
   // With one column at most no column stride is ever used, with one row no row stride.
@@ -199,6 +217,10 @@ bool Instantiation::pick_variants(std::vector<Missing>* missing) {
     fns_.push_back(nullptr);
     if (!nests_[k].launch) continue;
     const NestLayout& nest = nests_[k];
+    if (nest.library != nullptr) {
+      fns_.back() = nest.library;
+      continue;
+    }
     const Variant* variant = plan_.find_variant(kernel, nest.column_class);
     if (variant == nullptr) variant = substitute(kernel, nest);
     if (variant == nullptr) {

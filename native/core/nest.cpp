@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <numeric>
 
 namespace opkiln::core {
 namespace {
@@ -286,6 +287,29 @@ NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t re
   nest.column_class =
       across == Across::kNo ? column_letters(nest, operands) : row_letters(nest, operands);
   if (across == Across::kShort) nest.long_class = column_letters(nest, operands);
+  return nest;
+}
+
+NestLayout build_product(const std::vector<std::int64_t>& extents,
+                         const std::vector<NestOperand>& operands) {
+  NestLayout nest;
+  nest.elementwise = false;
+  const std::size_t batch = extents.size() - 3;
+  std::int64_t total = 1;  // with stride 0 it may exceed what any memory holds
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    if (extents[i] > 1 && __builtin_mul_overflow(total, extents[i], &total)) throw std::bad_alloc();
+    nest.launch = nest.launch && (extents[i] != 0 || i + 1 == extents.size());
+  }
+  std::vector<int> before(batch);
+  std::iota(before.begin(), before.end(), 0);
+  std::vector<Axis> axes = collect(sort_axes(before, operands), extents, operands);
+  if (nest.launch) merge(&axes);
+  take_rows_and_outer(std::move(axes), operands.size(), &nest);
+  for (const NestOperand& op : operands)
+    nest.col_strides.insert(nest.col_strides.end(), op.strides.end() - 3, op.strides.end());
+  nest.run_strides.assign(extents.end() - 3, extents.end());
+  nest.elements = nest.launch ? total : 0;
+  nest.column_class = std::string(operands.size(), 'C');
   return nest;
 }
 

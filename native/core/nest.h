@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "abi.h"
 #include "dtype.h"
 
 namespace opkiln::core {
@@ -55,6 +56,7 @@ struct NestLayout {
   std::int64_t elements = 0;
   std::int64_t scratch = 0;         // bytes that the kernel asks for
   std::int64_t scratch_offset = 0;  // into the workspace
+  KernelFn library = nullptr;       // of products: what serves them in place of a kernel
 
   /// Whether a kernel that goes across rows may have these columns: its levels of blocks
   /// (include/opkiln/nest.h) serve no more.
@@ -72,6 +74,10 @@ std::int64_t dense_strides(DType dtype, const std::vector<std::int64_t>& shape,
 /// Every operand must be known by now.
 NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t reduce_mask,
                       const std::vector<NestOperand>& operands);
+
+/// The layout of a product of matrices: strides and extents as KernelArgs describes them.
+NestLayout build_product(const std::vector<std::int64_t>& extents,
+                         const std::vector<NestOperand>& operands);
 
 /// 'C', 'Z' or 'G'. Written operands are never 'Z'. A class string has one letter per operand; with
 /// a leading 'r' the letters speak of the row strides: vectors go across rows. Elementwise kernels

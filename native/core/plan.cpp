@@ -106,6 +106,9 @@ int Plan::kernel(KernelSpec spec) {
   if (rank < 32 && (spec.reduce_mask >> rank) != 0)
     throw PlanError("kernel: reduce_mask names an axis that is not there");
   if (spec.operands.empty()) throw PlanError("kernel: no operands");
+  if (spec.product && (rank < 3 || spec.operands.size() != 3 || !spec.scalars.empty() ||
+                       spec.reduce_mask != std::uint32_t{1} << (rank - 1)))
+    throw PlanError("kernel: a product has axes m, n and k, sums over k, and has three operands");
   for (const OperandSpec& op : spec.operands) {
     const BufferSpec& buffer = checked_buffer(op.buffer);
     if (op.axis_map.size() != rank)

@@ -59,6 +59,7 @@ struct KernelSpec {
   std::vector<int> scalars;  // slots
   double ns_per_element = 1.0;
   bool may_raise = false;
+  bool product = false;  // of matrices: the last axes are m, n and k, the operands a, b and out
 };
 
 struct OutputRef {

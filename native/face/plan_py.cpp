@@ -37,7 +37,7 @@ using OperandTuple = std::tuple<int, std::vector<int>, bool>;
 
 int add_kernel(PyPlan& self, std::vector<int> extents, uint32_t reduce_mask,
                const std::vector<OperandTuple>& operands, std::vector<int> scalars,
-               double ns_per_element, bool may_raise) {
+               double ns_per_element, bool may_raise, bool product) {
   core::KernelSpec spec;
   spec.extents = std::move(extents);
   spec.reduce_mask = reduce_mask;
@@ -47,6 +47,7 @@ int add_kernel(PyPlan& self, std::vector<int> extents, uint32_t reduce_mask,
   spec.scalars = std::move(scalars);
   spec.ns_per_element = ns_per_element;
   spec.may_raise = may_raise;
+  spec.product = product;
   return self.plan->kernel(std::move(spec));
 }
 
@@ -119,7 +120,8 @@ void bind_plan(nb::module_& m) {
           },
           "reg"_a, "dtype"_a, "mode"_a)
       .def("kernel", &add_kernel, "extents"_a, "reduce_mask"_a, "operands"_a,
-           "scalars"_a = std::vector<int>(), "ns_per_element"_a = 1.0, "may_raise"_a = false)
+           "scalars"_a = std::vector<int>(), "ns_per_element"_a = 1.0, "may_raise"_a = false,
+           "product"_a = false)
       .def(
           "output_buffer", [](PyPlan& self, int buffer) { self.plan->output_buffer(buffer); },
           "buffer"_a)

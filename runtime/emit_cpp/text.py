@@ -57,6 +57,8 @@ def lanes(kernel: k.Kernel, vector_bytes: int) -> int:
 
     At least 4; 32 are enough for a fold, and what folds to a row's value may be wider.
     """
+    if kernel.product:  # its vectors are those of the machine, however many lanes others have
+        return vector_bytes
     looped = {
         value
         for section in kernel.sections

@@ -64,7 +64,9 @@ class Call:
 
     def grid(self, index: int) -> tuple[int, int]:
         """Blocks and threads of a launch; no blocks where nothing is to be done."""
-        threads = self.size(index) * (ACCUMULATORS if self.kernels[index].reduced else 1)
+        kernel = self.kernels[index]
+        warps = bool(kernel.reduced) and not kernel.product
+        threads = self.size(index) * (ACCUMULATORS if warps else 1)
         return min(-(-threads // _BLOCK), _BLOCKS), _BLOCK
 
     def warps(self, index: int) -> int:

@@ -67,7 +67,8 @@ class Printer:
         for section in self.kernel.sections:
             if section.kind == "once":
                 lines += [f"  {line}" for line in self.plain(section, "a.ptr[{}]")]
-        lines += [f"  {line}" for line in (self.rows() if self.kernel.reduced else self.elements())]
+        walk = self.product if self.kernel.product else self.rows if self.kernel.reduced else None
+        lines += [f"  {line}" for line in (walk or self.elements)()]
         lines += ["  ok_report(a.fault, ok_fault_bits(fault));"] if self.faulting else []
         return "\n".join([*lines, "}"])
 
@@ -166,6 +167,41 @@ class Printer:
             if section.kind == "loop":
                 body += self.plain(section, "p{}")
         return [*lines, *(f"  {line}" for line in body), "}"]
+
+    # *** products ***
+
+    def product(self) -> list[str]:
+        """Each thread takes elements of the result: sums of blocks in the order of the columns."""
+        (k,) = self.kernel.reduced
+        a, b, out = self.kernel.operands
+        total = vector(out.dtype)
+        factors = [loaded(o.dtype, "ok_load", f"q{i}") for i, o in enumerate((a, b))]
+        suffix, text = stored(out.dtype, "total")
+        inner = [
+            f"const i64 i{k} = j;",
+            *self.pointers("q", "p{}", (0, 1), [k]),
+            f"sum = sum + {factors[0]} * {factors[1]};",
+        ]
+        body = [
+            *self.indices("i", self.kept),
+            *self.pointers("p", "a.ptr[{}]", (0, 1, 2), self.kept),
+            f"{total} total = {{}};",
+            f"for (i64 begin = 0; begin < a.extent[{k}]; begin += {BLOCK}) {{",
+            f"  const i64 end = begin + {BLOCK} < a.extent[{k}] ? begin + {BLOCK} : a.extent[{k}];",
+            f"  {total} sum = {{}};",
+            "  for (i64 j = begin; j < end; ++j) {",
+            *(f"    {line}" for line in inner),
+            "  }",
+            "  total = total + sum;",
+            "}",
+            f"ok_store{suffix}(p2, {text});",
+        ]
+        return [
+            f"const i64 n = {self.extent(self.kept)};",
+            "for (i64 i = ok_thread(); i < n; i += ok_threads()) {",
+            *(f"  {line}" for line in body),
+            "}",
+        ]
 
     # *** reductions ***
 

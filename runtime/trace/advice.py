@@ -4,7 +4,6 @@
 WRITE_INSTEAD = {
     "average": "write (x * w).sum(axis) / w.sum(axis)",
     "dot": "write (a * b).sum() for vectors",
-    "matmul": "write (a[:, :, None] * b[None, :, :]).sum(1) for small sizes",
     "reshape": "reshape outside; x[:, None], x.T and np.broadcast_to are supported",
     "diff": "compute it outside the compiled function",
     "einsum": "write (a[:, :, None] * b[None, :, :]).sum(1) and the like",

@@ -176,10 +176,16 @@ class Operators:
     __hash__ = None  # type: ignore[assignment]
     __neg__, __pos__ = _unary("negative"), _unary("positive")
     __abs__, __invert__ = _unary("absolute"), _unary("invert")
-    __matmul__ = __rmatmul__ = _advice(
-        "@ (matmul) is not supported yet",
-        "write (a[:, :, None] * b[None, :, :]).sum(1) for small sizes",
-    )
+
+    def __matmul__(self, other: Any) -> Any:
+        from opkiln.runtime.trace import linear  # the table of NumPy functions names this module
+
+        return linear.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        from opkiln.runtime.trace import linear
+
+        return linear.matmul(other, self)
 
     def __pow__(self, exponent: Any) -> Any:
         session = session_of((self, exponent))
@@ -301,8 +307,8 @@ class Tracer(Operators, ArrayValue):
     def __ipow__(self, exponent: Any) -> Any:
         return update_in_place(self, "power", lambda: Operators.__pow__(self, exponent))
 
-    def __imatmul__(self, other: Any) -> Any:  # type: ignore[misc]
-        return self.__matmul__(other)
+    def __imatmul__(self, other: Any) -> Any:
+        return update_in_place(self, "matmul", lambda: self @ other)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -10,7 +10,7 @@ import numpy as np
 from opkiln.ops.defs import OpRow
 from opkiln.ops.table import BY_UFUNC, ELEMENTWISE, REDUCTION_OF
 from opkiln.runtime.errors import CallError, NotYet, NotYetFunction, TraceError
-from opkiln.runtime.trace import reductions, times, views
+from opkiln.runtime.trace import linear, reductions, times, views
 from opkiln.runtime.trace.advice import METHODS_ADVICE, WRITE_INSTEAD
 from opkiln.runtime.trace.promote import as_dtype, cast, elementwise, operand, session_of
 from opkiln.runtime.trace.session import ArrayValue, failure, is_a
@@ -27,7 +27,10 @@ SEVERAL: dict[np.ufunc, tuple[str, ...]] = {
 }
 
 
-_COMPOSED: dict[np.ufunc, Callable[..., Any]] = {np.isnat: times.isnat}
+_COMPOSED: dict[np.ufunc, Callable[..., Any]] = {
+    np.isnat: times.isnat,
+    np.matmul: linear.matmul,
+}
 
 
 def _row_of(ufunc: np.ufunc) -> OpRow | None:

@@ -1,0 +1,107 @@
+"""Matrix products: every dtype, layout and size against NumPy, and how they are lowered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.values import DTYPES
+
+import opkiln as ok
+
+Array = np.ndarray[Any, Any]
+SHAPES = [
+    ((3, 4), (4, 5)),
+    ((33, 70), (70, 19)),
+    ((1, 5), (5, 1)),
+    ((9, 600), (600, 5)),  # more products than one block of a sum
+    ((70, 300), (300, 40)),  # ... and more rows than wait for the next
+    ((2, 3, 4), (4, 5)),
+    ((5, 1, 8, 8), (3, 8, 8)),
+    ((2, 1, 3, 1, 2, 4), (1, 2, 1, 3, 4, 3)),
+    ((3, 0), (0, 4)),
+    ((0, 3), (3, 4)),
+    ((0, 2, 2), (2, 2)),
+    ((7,), (7,)),
+    ((3, 7), (7,)),
+    ((7,), (7, 3)),
+    ((2, 3, 7), (7,)),
+    ((7,), (2, 7, 4)),
+]
+
+
+@ok.compile
+def multiply(a, b):
+    return a @ b
+
+
+def integers(shape: tuple[int, ...], dtype: np.dtype[Any], seed: int = 0) -> Array:
+    """Small whole numbers, so that floats are exact too; of integers all there are."""
+    rng = np.random.default_rng(seed)
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+    if dtype.kind == "b":
+        return rng.random(shape) < 0.3
+    most = 2 if dtype.itemsize == 2 else 9  # sums stay exact in halves
+    values = rng.integers(-most, most, shape, endpoint=True).astype(dtype)
+    if dtype.kind == "c":
+        values += 1j * rng.integers(-most, most, shape)
+    return values
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+def test_every_dtype_and_shape(dtype: np.dtype[Any]) -> None:
+    for left, right in SHAPES:
+        a, b = integers(left, dtype), integers(right, dtype, 1)
+        wide = np.float32 if dtype.kind == "V" else dtype  # NumPy has no product of bfloat16
+        want = np.asarray(a.astype(wide) @ b.astype(wide)).astype(dtype)
+        got = multiply(a, b)
+        assert np.shape(got) == want.shape, (left, right)
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got, want, err_msg=f"{left} {right}")
+
+
+def layouts(x: Array) -> list[Array]:
+    """The same values in other memory."""
+    turned = np.swapaxes(np.swapaxes(x, -1, -2).copy(), -1, -2)
+    spread = np.repeat(np.repeat(x, 2, -1), 3, -2)[..., ::3, ::2]
+    backward = x[..., ::-1, ::-1].copy()[..., ::-1, ::-1]
+    return [turned, spread, backward, np.asfortranarray(x)]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "i4"])
+@pytest.mark.parametrize("shapes", [((33, 70), (70, 19)), ((4, 9, 300), (300, 5))], ids=str)
+def test_a_layout_changes_no_bit(dtype: str, shapes: tuple[tuple[int, ...], ...]) -> None:
+    rng = np.random.default_rng(0)
+    a, b = ((rng.normal(0, 9, s) + (1j if dtype == "c8" else 0)).astype(dtype) for s in shapes)
+    want = multiply(a, b)
+    for x in layouts(a):
+        for y in layouts(b):
+            np.testing.assert_array_equal(multiply(x, y), want)
+    out = np.zeros((*want.shape[:-2], want.shape[-1], want.shape[-2]), dtype).swapaxes(-1, -2)
+    assert multiply(a, b, out=out) is out
+    np.testing.assert_array_equal(out, want)
+
+
+def test_broadcast_operands() -> None:
+    a = np.broadcast_to(np.arange(6.0), (4, 6))
+    b = np.broadcast_to(np.arange(6.0)[:, None], (6, 3))
+    np.testing.assert_array_equal(multiply(a, b), a @ b)
+    np.testing.assert_array_equal(multiply(a[:, :1], b[:1]), a[:, :1] @ b[:1])
+
+
+def test_a_network_is_two_kernels_a_layer() -> None:
+    @ok.compile
+    def layer(x, w, b):
+        return np.maximum(x @ w + b, 0)
+
+    x, w, b = (
+        integers((5, 7), np.dtype("f4")),
+        integers((7, 3), np.dtype("f4"), 1),
+        np.ones(3, "f4"),
+    )
+    np.testing.assert_array_equal(layer(x, w, b), np.maximum(x @ w + b, 0))
+    kernels = [launch.kernel for launch in layer.lower(x, w, b).lowered.launches]
+    assert [kernel.product for kernel in kernels] == [True, False]
