@@ -169,7 +169,8 @@ class OpRow:
     unit: str | Callable[..., float] = "result"
     domain: tuple[float, float] = (-8.0, 8.0)  # where tests draw float operands
     gradient: Gradient | None = None
-    differentiable: bool = True  # False: declared to have no gradient
+    # False: declared to have no gradient. True without a rule: there is one, which no row computes.
+    differentiable: bool = True
     cost: float = 1.0  # about: quarter nanoseconds per float32 element, for fusion and the GIL
     faults: int = 0  # fault bits the body may raise (native/include/opkiln/kernel.h)
     rounds: bool = True  # False: of halves it makes a half, with nothing to round
@@ -216,7 +217,8 @@ class ReduceRow:
     on_bool: str = ""  # the row that serves bools; without one, bytes of 0 and 1 do
     finds: bool = False  # the index of a value, counted along the reduced axes
     blocked: bool = False  # floats add up in blocks, to bound the error
-    gradient: Gradient | None = None
+    # Of the gradient and the result, with axes of 1 where there were others, the operand, the axes.
+    gradient: Callable[[Any, Any, Any, tuple[int, ...]], Any] | None = None
     cost: float = 1.0
     doc: str = ""
 

@@ -212,6 +212,11 @@ class Reinterpret(OpDef):
     dtype: np.dtype[np.generic]
 
 
+@record
+class Transient(OpDef):
+    """Stands for its first source in a finished graph; until then it tells values apart."""
+
+
 VIEWS: tuple[type[OpDef], ...] = (Transpose, ExpandDims, BroadcastTo, Squeeze, Slice, Diagonal)
 HOST_OPS: tuple[type[OpDef], ...] = (HostArg, Dim, HostConst, HostOp)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -35,15 +36,32 @@ _truth = partial(ReduceRow, accumulate=_bool, accepts="b")  # operands by truth 
 _bits = partial(ReduceRow, accumulate=_same, accepts="biu")
 _find = partial(_order, finds=True, cost=3.0)
 
+
+def _prod_gradient(g: Any, y: Any, a: Any, axes: tuple[int, ...]) -> Any:
+    """The product of the others: y / a, but of a single 0 the product of those that are not 0."""
+    zero = a == 0
+    rest = np.where(zero, 1, a)
+    alone = zero & (zero.sum(axis=axes, keepdims=True) == 1)
+    others = np.where(alone, rest.prod(axis=axes, keepdims=True), 0)
+    return g * np.where(zero, others, y / rest)
+
+
+def _extreme_gradient(g: Any, y: Any, a: Any, axes: tuple[int, ...]) -> Any:
+    """Shared evenly by the elements that attain it."""
+    found = a == y
+    return np.where(found, g / found.sum(axis=axes, keepdims=True).astype(a.dtype), 0)
+
+
 # fmt: off
 ROWS: tuple[ReduceRow, ...] = (
     ReduceRow("sum", np.add, "{0} + {1}", "zero", _widened, exactness="bound", on_bool="any",
-              blocked=True, gradient=lambda g, y, a: (g,)),
-    ReduceRow("prod", np.multiply, "{0} * {1}", "one", _widened, exactness="bound", on_bool="all"),
+              blocked=True, gradient=lambda g, y, a, axes: g),
+    ReduceRow("prod", np.multiply, "{0} * {1}", "one", _widened, exactness="bound", on_bool="all",
+              gradient=_prod_gradient),
     _order("max", np.maximum, "ok_max({0}, {1})", "lowest", empty=_NOTHING.format("maximum"),
-           ungated="zero sign"),
+           ungated="zero sign", gradient=_extreme_gradient),
     _order("min", np.minimum, "ok_min({0}, {1})", "highest", empty=_NOTHING.format("minimum"),
-           ungated="zero sign"),
+           ungated="zero sign", gradient=_extreme_gradient),
     _find("argmax", np.argmax, "({0} >= {1}) | ({0} != {0})", "lowest",
           empty=_NOTHING_TO_FIND.format("argmax")),
     _find("argmin", np.argmin, "({0} <= {1}) | ({0} != {0})", "highest",

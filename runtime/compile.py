@@ -39,7 +39,7 @@ from opkiln.runtime.parts import (
     pin_parts,
     summary,
 )
-from opkiln.runtime.program import Program, Request, clear_programs, program_of
+from opkiln.runtime.program import Program, Request, clear_programs, pins_hold, program_of
 from opkiln.runtime.reference import interpret
 from opkiln.runtime.rewrite import rewrite
 from opkiln.runtime.spec import Warmed
@@ -195,7 +195,7 @@ class Function(Generic[P, R]):
             records = self._records  # clear() puts another in its place, also during the trace
             for record in records.get(key, ()):
                 # Another thread was first, or another executor asks again with the pinned sizes.
-                if all(arrays[i].shape[axis] == value for i, axis, value in record.program.pins):
+                if pins_hold(record.program.pins, arrays):
                     return record
             names = tuple(p.name for p in self.parameters)
             param_kinds = tuple(p.kind for p in self.parameters)

@@ -80,6 +80,14 @@ class MissingAttribute(TraceError, AttributeError):
     """
 
 
+class GradientError(TraceError):
+    """A gradient is asked for that does not exist, or whose rule is missing.
+
+    Fix: differentiate with respect to float arrays that the result depends on smoothly; give an op
+    without a rule one by `ok.custom_gradient`.
+    """
+
+
 class ArgumentError(OpkilnError, TypeError):
     """A call has the wrong number, names or kinds of arguments.
 

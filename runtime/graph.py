@@ -12,12 +12,13 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from opkiln.ops.defs import OpDef, digest_of
-from opkiln.ops.primitives import HOST_OPS, HostConst, HostOp, Input, op_text
+from opkiln.ops.primitives import HOST_OPS, Dim, HostConst, HostOp, Input, Transient, op_text
 from opkiln.ops.rules import RULES
 
 _INTERNED: WeakValueDictionary[tuple[OpDef, tuple[Node, ...]], Node] = WeakValueDictionary()
 
 HostType = type[int] | type[float]
+NOT_ONE = -1  # as the size that a trace holds for: any but 1
 
 
 class Node:
@@ -121,6 +122,27 @@ def topological(roots: Iterable[Node], *, stop: frozenset[Node] = frozenset()) -
                 stack.pop()
                 order.append(node)
     return order
+
+
+def substituted(roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node]:
+    """What becomes of each node that the roots need: `known` replaced, no Transient left.
+
+    An extent of a replaced input is that of its replacement.
+    """
+    new = dict(known)
+    for node in topological(roots, stop=frozenset(known)):
+        if node in new:
+            continue
+        src = tuple([new[s] for s in node.src])
+        if isinstance(node.op, Transient):
+            new[node] = src[0]
+        elif src == node.src:
+            new[node] = node
+        elif isinstance(node.op, Dim):
+            new[node] = src[0].shape[node.op.axis]
+        else:
+            new[node] = make(node.op, *src)
+    return new
 
 
 Names = Mapping[Node, str]  # for printing: what to call inputs, scalars and sizes

@@ -236,6 +236,12 @@ def _update_slices(op: p.UpdateSlices, src: Sources) -> Inferred:
     return op.dtype, src[: op.rank]
 
 
+@RULES.register("infer", p.Transient)
+def _transient(op: p.Transient, src: Sources) -> Inferred:
+    del op
+    return src[0].dtype, src[0].shape
+
+
 @RULES.register("infer", p.MatMul)
 def _matmul(op: p.MatMul, src: Sources) -> Inferred:
     del op

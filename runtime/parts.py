@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from opkiln.ops.record import record
+from opkiln.runtime.graph import NOT_ONE
 from opkiln.runtime.kernel import Lowered
 from opkiln.runtime.key import sha256
 
@@ -146,9 +147,11 @@ def capture_parts(labels: Sequence[str], captures: Sequence[Any]) -> Parts:
 
 
 def pin_parts(pins: Iterable[tuple[int, int, int, str]], labels: Sequence[str]) -> Parts:
-    """The sizes that a trace holds for: (array, axis, size) and the user's line that fixed it."""
+    """The sizes that a trace holds for: (array, axis, size or NOT_ONE) and the user's line."""
     return {
-        (f"size {labels[index]}.shape[{axis}]", f"pinned by {at}"): str(value)
+        (f"size {labels[index]}.shape[{axis}]", f"pinned by {at}"): (
+            "not 1" if value == NOT_ONE else str(value)
+        )
         for index, axis, value, at in pins
     }
 

@@ -6,6 +6,7 @@ Equal graphs share one program.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 from opkiln.native import Plan
@@ -13,7 +14,7 @@ from opkiln.runtime import debug, jit
 from opkiln.runtime.config import config
 from opkiln.runtime.emit_cpp import Job, emit
 from opkiln.runtime.errors import ToolchainNotFound
-from opkiln.runtime.graph import Graph, Node
+from opkiln.runtime.graph import NOT_ONE, Graph, Node
 from opkiln.runtime.kernel import Lowered
 from opkiln.runtime.locks import ForkLock
 from opkiln.runtime.lower import lower
@@ -138,6 +139,14 @@ def vector_bytes() -> int:
 
 _PROGRAMS: WeakValueDictionary[tuple[object, ...], Program] = WeakValueDictionary()
 _LOCK = ForkLock()
+
+
+def pins_hold(pins: Pins, arrays: Sequence[Any]) -> bool:
+    """Whether a program with these pins serves arrays of these shapes."""
+    return all(
+        arrays[i].shape[axis] != 1 if size == NOT_ONE else arrays[i].shape[axis] == size
+        for i, axis, size in pins
+    )
 
 
 def program_of(graph: Graph, *, args: int, pins: Pins, opt_level: int) -> tuple[Program, bool]:

@@ -265,6 +265,19 @@ def _broadcast(node: Node) -> Node | None:
     return None
 
 
+def _broadcast_operand(node: Node) -> Node | None:
+    """An operand need not be broadcast by itself where the others broadcast it as far."""
+    if _row(node) is None:
+        return None
+    for i, source in enumerate(node.src):
+        expanded = isinstance(source.op, p.ExpandDims) and not source.src[0].shape
+        if expanded or isinstance(source.op, p.BroadcastTo):
+            found = make(node.op, *node.src[:i], source.src[0], *node.src[i + 1 :])
+            if found.shape == node.shape:
+                return found
+    return None
+
+
 _EVERY_ROW = tuple(ELEMENTWISE)
 _Where = type[OpDef] | Collection[str]  # what a rule looks at: an op type, or rows of the op table
 
@@ -288,6 +301,7 @@ SIMPLIFY: tuple[tuple[str, _Where, Rule], ...] = (
     ("transpose", p.Transpose, _transposed),
     ("expand_dims", p.ExpandDims, _expanded),
     ("broadcast", p.BroadcastTo, _broadcast),
+    ("broadcast_operand", _EVERY_ROW, _broadcast_operand),
 )
 TABLES: dict[str, tuple[tuple[str, _Where, Rule], ...]] = {"fold": FOLD, "simplify": SIMPLIFY}
 _Index = dict[Any, list[tuple[str, Rule]]]

@@ -23,6 +23,7 @@ from opkiln.runtime.errors import (
     ShapeError,
     ToolchainNotFound,
 )
+from opkiln.runtime.graph import NOT_ONE
 from opkiln.runtime.spec import TensorSpec, Warmed
 from opkiln.runtime.trace.session import is_a
 from opkiln.runtime.tree import mapped
@@ -120,7 +121,8 @@ def _lacking(call: Call) -> tuple[Any, list[batch.Want]]:
     args, kwargs = _stand_ins(call, itertools.repeat(size))
     record, requests = call.function._missing(*args, **kwargs)
     wants = [batch.Want(record.program, tuple(requests))]
-    if record.program.pins or not any(n.kernel.reduced for n in record.program.lowered.launches):
+    fixed = any(size != NOT_ONE for _, _, size in record.program.pins)
+    if fixed or not any(n.kernel.reduced for n in record.program.lowered.launches):
         return record, wants
     known = set(requests)
     for short in _subsets(sum(counts)):  # many short rows have kernels of their own

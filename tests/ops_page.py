@@ -102,7 +102,8 @@ def line(row: OpRow, ulps: dict[str, dict[str, str]]) -> tuple[str, ...]:
     taken = {d: dtypes for d in DTYPES if (dtypes := dtypes_of(row, d))}
     native = [d for d, dtypes in taken.items() if resolved(row, *dtypes)[0] == dtypes]  # type: ignore[index]
     cast = [d for d in taken if d not in native]
-    gradient = "yes" if row.gradient is not None else "none"
+    without = "refused" if row.differentiable else "none"
+    gradient = "yes" if row.gradient is not None else without
     return (row.name, numpy_name(row), families(native), families(cast), accuracy(row, ulps),
             gradient)  # fmt: skip
 

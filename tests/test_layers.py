@@ -23,7 +23,8 @@ STAGES: list[set[str]] = [
     {"infer"},
     {"debug", "picture"},
     {"reference"},
-    {"trace", "grad", "rewrite", "jit"},
+    {"trace", "rewrite", "jit"},
+    {"grad"},
     {"kernel"},
     {"fuse"},
     {"lower"},
@@ -37,6 +38,7 @@ STAGES: list[set[str]] = [
     {"warmup"},
     {"plain"},
     {"compile"},
+    {"differentiate"},
     {"cli"},
 ]
 RANK = {stage: rank for rank, stages in enumerate(STAGES) for stage in stages}

@@ -18,6 +18,7 @@ from opkiln.runtime.infer import graph_input
 from opkiln.runtime.reference import interpret
 from opkiln.runtime.rewrite import TABLES, lossless, rewrite
 
+BROADCAST = p.BroadcastTo()
 DTYPES = {row.name: row.numpy for row in SUPPORTED}
 INTEGERS = [n for n, d in DTYPES.items() if d.kind in "iu"]
 SIGNED = [n for n in INTEGERS if n[0] == "i"]
@@ -120,6 +121,10 @@ EXAMPLES: dict[str, list[tuple[list[str], Callable[[Node], Node]]]] = {
         (list(DTYPES), lambda x: ew("maximum", x, x)),
         (list(DTYPES), lambda x: ew("minimum", x, x)),
         ([*INTEGERS, "bool"], lambda x: ew("bitwise_or", x, x)),
+    ],
+    "broadcast_operand": [
+        (NUMBERS, lambda x: ew("multiply", x, make(BROADCAST, const(3, x.dtype.name), *x.shape))),
+        (NUMBERS, lambda x: ew("add", make(p.ExpandDims((0,)), const(3, x.dtype.name)), x)),
     ],
     "neutral": [
         (NUMBERS, lambda x: ew("multiply", x, const(1, x.dtype.name))),

@@ -217,7 +217,9 @@ const Variant* Plan::any_variant(int kernel, bool across) const noexcept {
 
 bool Plan::pins_hold(const ArrayView* args) const noexcept {
   return std::all_of(pins_.begin(), pins_.end(), [args](const Pin& p) {
-    return args[p.arg].ndim > p.axis && args[p.arg].shape[p.axis] == p.value;
+    if (args[p.arg].ndim <= p.axis) return false;
+    const std::int64_t extent = args[p.arg].shape[p.axis];
+    return p.value == kNotOne ? extent != 1 : extent == p.value;
   });
 }
 

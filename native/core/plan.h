@@ -67,6 +67,9 @@ struct OutputRef {
   int index;  // register, or ordinal among the out buffers
 };
 
+constexpr std::int64_t kNotOne = -1;  // as NOT_ONE in runtime/graph.py
+
+/// A size that the plan holds for: `value`, or any but 1 where that is kNotOne.
 struct Pin {
   int arg;  // ordinal among the args
   int axis;

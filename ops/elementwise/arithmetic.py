@@ -11,6 +11,7 @@ from opkiln.ops.elementwise.presets import (
     DIVISION_OVERFLOW,
     NEGATIVE_POWER,
     near,
+    power_gradient,
     same,
 )
 
@@ -37,7 +38,7 @@ ROWS: tuple[OpRow, ...] = (
           exprs=(("i", "ok_ipow({0}, {1}, {f})"), ("u", "ok_ipow({0}, {1}, {f})")),
           faults=NEGATIVE_POWER, exactness="ulp", ulp=4.0, cost=24, accepts="iuf",
           domain=(0.05, 8.0),
-          gradient=lambda g, y, a, b: (g * b * a ** (b - 1), g * y * np.log(a))),
+          gradient=power_gradient),
     same("negative", 1, np.negative, expr="-{0}", rounds=False, accepts="iuf",
           gradient=lambda g, y, a: (-g,)),
     same("positive", 1, np.positive, expr="{0}", rounds=False, accepts="iuf", cost=0,
@@ -47,7 +48,7 @@ ROWS: tuple[OpRow, ...] = (
     same("sign", 1, np.sign, expr="ok_sign({0})", rounds=False, differentiable=False, accepts="iuf",
           exprs=(("bfloat16", "ok_copysign(ok_sign({0}), {0})"),)),  # ml_dtypes keeps -0.0
     near("copysign", 2, np.copysign, expr="ok_copysign({0}, {1})", rounds=False,
-          gradient=lambda g, y, a, b: (np.copysign(g, y * np.sign(a)), None)),
+          gradient=lambda g, y, a, b: (g * np.sign(a) * np.sign(y), None)),
     same("square", 1, np.square, expr="{0} * {0}", accepts="iuf",
           gradient=lambda g, y, a: (g * (a + a),)),
     same("reciprocal", 1, np.reciprocal, expr="ok_recip({0}, {f})", exprs=(("f", "1 / {0}"),),

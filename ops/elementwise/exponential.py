@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from opkiln import ops
 from opkiln.ops import signatures as sig
 from opkiln.ops.defs import OpRow
 from opkiln.ops.elementwise.presets import transcendental
+
+
+def _along(g: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    return g * a, g * b
+
+
+def _shares(g: Any, a: Any, b: Any, scale: float) -> tuple[Any, Any]:
+    """Of the logarithm of a sum of two powers of e ** scale; half each where both are infinite."""
+    gap = np.where(a == b, 0, a - b) * scale
+    return g * ops.expit(gap), g * ops.expit(-gap)
+
 
 # fmt: off
 ROWS: tuple[OpRow, ...] = (
@@ -18,7 +31,7 @@ ROWS: tuple[OpRow, ...] = (
     transcendental("cbrt", 1, np.cbrt, expr="ok_cbrt({0})", cost=17, domain=(-1e6, 1e6),
           gradient=lambda g, y, a: (g / (3 * y * y),)),
     transcendental("hypot", 2, np.hypot, expr="ok_hypot({0}, {1})", cost=11,
-          gradient=lambda g, y, a, b: (g * a / y, g * b / y)),
+          gradient=lambda g, y, a, b: _along(g / np.where(y == 0, 1, y), a, b)),
     transcendental("exp", 1, np.exp, expr="ok_exp({0})", cost=8, domain=(-80.0, 80.0),
           gradient=lambda g, y, a: (g * y,)),
     transcendental("exp2", 1, np.exp2, expr="ok_exp2({0})", cost=8, domain=(-100.0, 100.0),
@@ -35,9 +48,9 @@ ROWS: tuple[OpRow, ...] = (
           gradient=lambda g, y, a: (g / (a + 1),)),
     transcendental("logaddexp", 2, np.logaddexp, expr="ok_logaddexp({0}, {1})", cost=40,
           unit="operand",
-          gradient=lambda g, y, a, b: (g * np.exp(a - y), g * np.exp(b - y))),
+          gradient=lambda g, y, a, b: _shares(g, a, b, 1.0)),
     transcendental("logaddexp2", 2, np.logaddexp2, expr="ok_logaddexp2({0}, {1})", cost=40,
           unit="operand",
-          gradient=lambda g, y, a, b: (g * np.exp2(a - y), g * np.exp2(b - y))),
+          gradient=lambda g, y, a, b: _shares(g, a, b, math.log(2.0))),
 )
 # fmt: on

@@ -19,7 +19,7 @@ ROWS: tuple[OpRow, ...] = (
     near("fabs", 1, np.fabs, expr="ok_abs({0})", rounds=False,
           gradient=lambda g, y, a: (g * np.sign(a),)),
     near("frexp_mantissa", 1, Part(np.frexp, 0), expr="ok_frexp_mantissa({0})", cost=3,
-          rounds=False, differentiable=False),
+          rounds=False, gradient=lambda g, y, a: (np.ldexp(g, -np.frexp(a)[1]),)),
     near("frexp_exponent", 1, Part(np.frexp, 1), expr="ok_frexp_exponent({0})", cost=3,
           differentiable=False),
     near("modf_fraction", 1, Part(np.modf, 0), expr="ok_fraction({0})", cost=2,

@@ -12,6 +12,7 @@ from opkiln import ops
 from opkiln.ops import signatures as sig
 from opkiln.ops.defs import OpRow
 from opkiln.ops.elementwise import references as ref
+from opkiln.ops.elementwise.presets import power_gradient
 
 special = partial(OpRow, signature=sig.inexact, exactness="ulp", ulp=4.0, accepts="f")
 
@@ -76,14 +77,13 @@ ROWS: tuple[OpRow, ...] = (
           doc="The derivative of log |Gamma(x)|. Near its zeros below 0, where a logarithm and a "
               "cotangent cancel, the error is an absolute one."),
     special("trigamma", 1, ref.trigamma, expr="ok_trigamma({0})", cost=30, domain=(-4.5, 40.0),
-          differentiable=False,
           doc="The derivative of digamma. No gradient: the next derivative is no row."),
     # what NumPy has, but not as this kind of ufunc
     special("sinc", 1, ref.sinc, expr="ok_sinc({0})", cost=10, domain=(-20.0, 20.0),
           gradient=lambda g, y, a: (g * _sinc_slope(y, a),), doc="sin(pi x) / (pi x); np.sinc"),
     OpRow("float_power", 2, np.float_power, sig.by_ufunc, "ok_pow({0}, {1})", exactness="ulp",
           ulp=4.0, accepts="f", cost=24, domain=(0.05, 8.0),
-          gradient=lambda g, y, a, b: (g * b * a ** (b - 1), g * y * np.log(a))),
+          gradient=power_gradient),
     # sigmoids, and what is made of them
     special("expit", 1, ref.expit, expr="ok_expit({0})", cost=10, domain=(-80.0, 20.0),
           gradient=lambda g, y, a: (g * y * (1 - y),), doc="1 / (1 + e^-x)"),

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from opkiln.ops.defs import OpRow
 from opkiln.ops.elementwise.presets import transcendental
+
+
+def _arctan2_gradient(g: Any, y: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """0 at the origin; squares of a and b might overflow, or vanish."""
+    r = np.hypot(a, b)
+    r = np.where(r == 0, 1, r)
+    return g * (b / r / r), -g * (a / r / r)
+
 
 # fmt: off
 ROWS: tuple[OpRow, ...] = (
@@ -22,7 +32,7 @@ ROWS: tuple[OpRow, ...] = (
     transcendental("arctan", 1, np.arctan, expr="ok_arctan({0})", cost=14,
           gradient=lambda g, y, a: (g / (1 + a * a),)),
     transcendental("arctan2", 2, np.arctan2, expr="ok_arctan2({0}, {1})", cost=20,
-          gradient=lambda g, y, a, b: (g * b / (a * a + b * b), -g * a / (a * a + b * b))),
+          gradient=_arctan2_gradient),
     transcendental("sinh", 1, np.sinh, expr="ok_sinh({0})", cost=12, domain=(-80.0, 80.0),
           gradient=lambda g, y, a: (g * np.cosh(a),)),
     transcendental("cosh", 1, np.cosh, expr="ok_cosh({0})", cost=11, domain=(-80.0, 80.0),

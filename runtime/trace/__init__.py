@@ -25,6 +25,7 @@ from opkiln.runtime.trace.session import (
     place_text,
 )
 from opkiln.runtime.trace.tracer import Tracer, call_row
+from opkiln.runtime.tree import mapped
 
 __all__ = [
     "Captured",
@@ -163,6 +164,8 @@ def trace(
             )
         outputs: dict[Node, int] = {}
         out_tree = _collect(session, result, outputs)
+        if session.transient:
+            out_tree, outputs = _finished(session, out_tree, outputs)
         graph = Graph(tuple(session.inputs), tuple(outputs), session.where(outputs))
         pinned = sorted(session.pins.items(), key=lambda item: item[0])
         pins = tuple((*at, value) for at, (value, _) in pinned)
@@ -292,6 +295,17 @@ def _collect(session: Session, value: Any, outputs: dict[Node, int]) -> Any:
     else:
         return value
     return Out(outputs.setdefault(node, len(outputs)))
+
+
+def _finished(
+    session: Session, out_tree: Any, outputs: dict[Node, int]
+) -> tuple[Any, dict[Node, int]]:
+    """The outputs without Transient nodes: those that stand for the same value are one."""
+    new = session.substitute(outputs, {})
+    finished: dict[Node, int] = {}
+    index = [finished.setdefault(new[node], len(finished)) for node in outputs]
+    tree = mapped(out_tree, lambda v: Out(index[v.index]) if isinstance(v, Out) else v)
+    return tree, finished
 
 
 def failure_at_return(session: Session, message: str, fix: str) -> Exception:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
@@ -16,7 +17,7 @@ from opkiln.ops.defs import OpDef
 from opkiln.ops.dtypes import SUPPORTED, find_row
 from opkiln.runtime import interop
 from opkiln.runtime.errors import OpkilnError, ShapeError, TraceError, UnsupportedDType
-from opkiln.runtime.graph import Node, make, topological
+from opkiln.runtime.graph import NOT_ONE, Node, const_value, make, substituted, topological
 from opkiln.runtime.infer import graph_input
 from opkiln.runtime.reference import evaluate_host
 
@@ -112,7 +113,10 @@ class Session:
 
     __slots__ = (
         "_captured",
+        "_place",
         "captures",
+        "custom",
+        "derived",
         "fixed",
         "inputs",
         "labels",
@@ -121,7 +125,7 @@ class Session:
         "pins",
         "places",
         "shapes",
-        "weak",
+        "transient",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -134,6 +138,10 @@ class Session:
         self.captures: list[np.ndarray[Any, Any]] = []
         self.pins: dict[tuple[int, int], tuple[int, Place | None]] = {}
         self._captured: dict[int, tuple[Any, Node, Place | None]] = {}
+        self._place: Place | None = None
+        self.transient = False  # whether nodes were made that no finished graph has
+        self.custom: dict[int, Any] = {}  # gradients that the user defined, by their number
+        self.derived: set[Node] = set()  # gradients, of which a derivative may be 0 everywhere
 
     def close(self) -> None:
         """End the trace: its values are of no more use, and must not keep the user's arrays alive.
@@ -156,8 +164,25 @@ class Session:
         except TypeError as error:
             raise failure(TraceError, str(error)) from None
         if node not in self.places:
-            self.places[node] = user_place()
+            self.places[node] = self._place or user_place()
         return node
+
+    @contextmanager
+    def at(self, place: Place | None) -> Generator[None]:
+        """Give the nodes made meanwhile this line of the user's."""
+        before, self._place = self._place, place
+        try:
+            yield
+        finally:
+            self._place = before
+
+    def substitute(self, roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node]:
+        """`substituted`, with the user's lines on the nodes that it makes."""
+        new = substituted(roots, known)
+        for old, node in new.items():
+            if node not in self.places and old in self.places:
+                self.places[node] = self.places[old]
+        return new
 
     def add_input(self, array: Any) -> Node:
         """The node of the next array leaf or capture."""
@@ -245,13 +270,35 @@ class Session:
                 assert isinstance(source, p.Input)
                 dims.append((source.index, part.op.axis))
         place = user_place()
-        for index, axis in dims:
-            self.pins.setdefault((index, axis), (self.shapes[index][axis], place))
+        for at in dims:
+            if at not in self.pins or self.pins[at][0] == NOT_ONE:
+                self.pins[at] = self.shapes[at[0]][at[1]], place
         try:
             (value,) = evaluate_host([node], self.shapes)
         except OpkilnError as error:
             raise failure(type(error), str(error), place=place) from None
         return value
+
+    def is_one(self, extent: Node) -> bool | None:
+        """Whether an extent is 1, which joins the trace key; None where no shapes are known."""
+        value = const_value(extent)
+        if value is not None or not self.shapes:
+            return None if value is None else value == 1
+        if isinstance(extent.op, p.HostOp) and extent.op.fn == "bcast":
+            # Of a set that is not 1, one member that is not 1 says it all.
+            members = sorted(extent.src, key=lambda n: self._concrete(n) == 1)
+            return bool(self.is_one(members[0]))
+        if not isinstance(extent.op, p.Dim):
+            return self.pin(extent) == 1
+        source = extent.src[0].op
+        assert isinstance(source, p.Input)
+        at = source.index, extent.op.axis
+        one = self.shapes[at[0]][at[1]] == 1
+        self.pins.setdefault(at, (1 if one else NOT_ONE, user_place()))
+        return one
+
+    def _concrete(self, node: Node) -> int | float:
+        return evaluate_host([node], self.shapes)[0]
 
     def where(self, outputs: Iterable[Node]) -> dict[Node, str]:
         """The user's "file:line" of every node that the outputs or their extents need."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from opkiln._names import *  # noqa: F403
+    from opkiln.runtime.differentiate import grad, value_and_grad, vjp
 
 __all__ = [  # noqa: F405
     "Compiled",
@@ -22,15 +23,22 @@ __all__ = [  # noqa: F405
     "config",
     "errors",
     "errstate",
+    "grad",
     "ops",
     "runtime_info",
+    "value_and_grad",
+    "vjp",
     "warmup",
 ]
 # Names of the design that are not built yet: asking for one says so instead of looking like a typo.
 _PLANNED = frozenset({
-    "Event", "Stream", "SubgraphBuilder", "custom_op", "grad", "load", "load_inline",
-    "profile", "subgraph", "synchronize", "value_and_grad", "vjp", "xp",
+    "Event", "Stream", "SubgraphBuilder", "custom_op", "load", "load_inline",
+    "profile", "subgraph", "synchronize", "xp",
 })  # fmt: skip
+# Loaded apart from the others, for those who take no gradients.
+_APART: dict[str, str] = dict.fromkeys(
+    ["grad", "value_and_grad", "vjp"], "opkiln.runtime.differentiate"
+)
 __version__ = "0.1.0"
 
 
@@ -42,7 +50,8 @@ def __getattr__(name: str) -> object:
         AttributeError: no such name.
     """
     if name in __all__:
-        value = globals()[name] = getattr(import_module("opkiln._names"), name)
+        module = import_module(_APART.get(name, "opkiln._names"))
+        value = globals()[name] = getattr(module, name)
         return value
     if name in _PLANNED:
         from opkiln.runtime.errors import NotYetName

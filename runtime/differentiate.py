@@ -1,0 +1,378 @@
+"""The user's doors to gradients: a function in, a compiled function of its derivatives out.
+
+Each is a plain function that runs the user's on traced values and walks back over what it did;
+compiled as any other, it is traced, built and cached as any other, and inlines into other traces.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from opkiln import native
+from opkiln.ops import primitives as p
+from opkiln.ops.dtypes import kind_of
+from opkiln.runtime.compile import compile
+from opkiln.runtime.errors import ArgumentError, GradientError
+from opkiln.runtime.grad import Reverse, variable
+from opkiln.runtime.graph import Node
+from opkiln.runtime.trace import check_traceable
+from opkiln.runtime.trace.promote import (
+    BROADCAST,
+    FLOAT64,
+    constant,
+    elementwise_operand,
+    session_of,
+)
+from opkiln.runtime.trace.promote import (
+    cast as cast_node,
+)
+from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, is_a
+from opkiln.runtime.trace.tracer import Tracer
+from opkiln.runtime.tree import mapped
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from opkiln.runtime.options import Keywords
+
+
+def grad(
+    fn: Callable[..., Any], /, argnums: int | Sequence[int] = 0, *, has_aux: bool = False,
+    **options: Unpack[Keywords],
+) -> Any:  # fmt: skip
+    """The gradient of a function whose result is one real number: `ok.grad(loss)(w, x)`.
+
+    Args:
+        fn: a plain or compiled function whose result has no axes and is a float.
+        argnums: which positional argument to differentiate by, or a tuple of several: then the
+            result is a tuple too. An argument may be a tree of float arrays: its gradient is the
+            same tree. A Python float counts as a float64 array without axes.
+        has_aux: whether the function returns a pair, of which the second is only passed on.
+        options: as of `ok.compile`; of a compiled function its own hold.
+
+    Returns:
+        A compiled function with the arguments of `fn` (and no `out=`).
+
+    Raises:
+        ArgumentError: argnums are no integers.
+        GradientError: on the call: the result is no real number; an argument is no float; an op has
+            no gradient rule; or the result depends on an argument only through ops without
+            gradient. Of an argument on which it does not depend the gradient is zeros.
+    """
+    derive = functools.partial(_value_and_grad, fn, _numbers(argnums), has_aux)
+
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, gradients = derive(args, kwargs)
+        return (gradients, value[1]) if has_aux else gradients
+
+    return _compiled("grad", fn, gradient, options)
+
+
+def value_and_grad(
+    fn: Callable[..., Any], /, argnums: int | Sequence[int] = 0, *, has_aux: bool = False,
+    **options: Unpack[Keywords],
+) -> Any:  # fmt: skip
+    """As `grad`, a pair of the function's own result and the gradient."""
+    derive = functools.partial(_value_and_grad, fn, _numbers(argnums), has_aux)
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        return derive(args, kwargs)
+
+    return _compiled("value_and_grad", fn, both, options)
+
+
+_PAIR = "__opkiln_vjp__"  # what a function holds for `vjp`: itself, its forms for two programs
+
+
+def vjp(fn: Callable[..., Any], /, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """The result of `fn(*primals)`, and a function from a cotangent of it to those of the primals.
+
+    The cotangent has the tree of the result, with arrays that broadcast to its arrays; it is not
+    read where the result is no float. The function may be called often; it holds the primals and
+    the result, which it uses in place of computing them again.
+
+    Raises:
+        GradientError: as `grad`.
+    """
+    if any(isinstance(leaf, (ArrayValue, HostValue)) for leaf in _leaves(primals)):
+        session = session_of(_leaves(primals))
+        args, wrt = _variables(session, fn, primals, range(len(primals)))
+        value = fn(*args)
+        return value, lambda cotangent: _pulled(session, value, cotangent, args, wrt)
+    forward, backward = _pair(fn)
+    value = forward(*primals)
+    return value, functools.partial(backward, primals, value)
+
+
+def _pair(fn: Any) -> tuple[Any, Any]:
+    """The compiled function and its compiled pullback: those of a function live as long as it."""
+    held = vars(fn) if isinstance(fn, (FunctionType, native.Compiled)) else {}
+    owner, *pair = held.get(_PAIR, (None,))
+    if owner is not fn:  # functools.wraps copies what a function holds
+        forward = fn if isinstance(fn, native.Compiled) else compile(fn)
+        pair = [forward, _compiled("vjp", fn, functools.partial(_pull, fn), {})]
+        held[_PAIR] = fn, *pair
+    return pair[0], pair[1]
+
+
+def _pull(fn: Any, primals: tuple[Any, ...], value: Any, cotangent: Any) -> Any:
+    """The pullback, traced: with the function's result at hand, which is not computed again."""
+    session = session_of(_leaves((primals, value, cotangent)))
+    args, wrt = _variables(session, fn, primals, range(len(primals)))
+    own = fn(*args)
+    gradients = _pulled(session, own, cotangent, args, wrt)
+    known = {
+        a.node: b.node
+        for a, b in zip(_leaves(own), _leaves(value), strict=True)
+        if isinstance(a, ArrayValue) and isinstance(b, ArrayValue)
+    }
+    nodes = [leaf.node for leaf in _leaves(gradients)]
+    new = session.substitute(nodes, known)
+    return mapped(gradients, lambda v: Tracer(session, new[v.node]))
+
+
+def _compiled(door: str, fn: Any, function: Callable[..., Any], options: Any) -> Any:
+    """The derivative as a compiled function, named after the door."""
+    check_traceable(fn)
+    keywords: dict[str, Any] = {"name": f"{door}({_name(fn)})"}
+    frontend = getattr(fn, "_frontend", None)
+    if frontend is not None:
+        own = frontend.options
+        keywords |= {n: getattr(own, n) for n in ("static", "opt_level", "errstate")}
+    if door != "vjp":
+        functools.update_wrapper(function, fn)
+        function.__qualname__ = keywords["name"]
+    return compile(function, **{**keywords, **options})
+
+
+def _name(fn: Any) -> str:
+    name: str = getattr(fn, "__qualname__", type(fn).__name__)
+    return name
+
+
+# ---- arguments ----
+
+
+def _numbers(argnums: Any) -> int | tuple[int, ...]:
+    """Checked argument numbers.
+
+    Raises:
+        ArgumentError: no integers, none, or one twice.
+    """
+    many = is_a(argnums, tuple, list)
+    given = tuple(argnums) if many else (argnums,)
+    if not given or any(type(n) is not int for n in given) or len(set(given)) != len(given):
+        raise ArgumentError(
+            f"argnums: expected the number of an argument, or a tuple of several, got {argnums!r}",
+            fix="write argnums=0 for the first argument, argnums=(0, 1) for the first two",
+        )
+    return given if many else cast("int", argnums)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    found: list[Any] = []
+    mapped(tree, found.append)
+    return found
+
+
+def _names(fn: Any, count: int) -> list[str]:
+    """What the positional arguments are called in messages."""
+    import inspect
+
+    try:
+        parameters = [*inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):
+        parameters = []
+    named = [q.name for q in parameters if q.kind in (q.POSITIONAL_ONLY, q.POSITIONAL_OR_KEYWORD)]
+    rest = next((q.name for q in parameters if q.kind is q.VAR_POSITIONAL), "argument")
+    return [*named, *(f"{rest}[{i}]" for i in range(count - len(named)))][:count]
+
+
+Variables = dict[Node, str]
+
+
+def _variables(
+    session: Session, fn: Any, args: Sequence[Any], numbers: Sequence[int]
+) -> tuple[list[Any], Variables]:
+    """The arguments with variables in place of the leaves of some, and the variables' names."""
+    names, wrt = _names(fn, len(args)), Variables()
+    found = list(args)
+    for number in numbers:
+        if not -len(args) <= number < len(args):
+            raise failure(
+                GradientError,
+                f"argnums: there is no argument {number}, {len(args)} were passed by position",
+                fix="pass the arguments to differentiate by position",
+            )
+        at = number % len(args)
+        found[at] = _with_variables(session, args[at], f"argument {names[at]}", wrt)
+    return found, wrt
+
+
+def _with_variables(session: Session, tree: Any, path: str, wrt: Variables) -> Any:
+    if is_a(tree, tuple, list):
+        items = [_with_variables(session, v, f"{path}[{i}]", wrt) for i, v in enumerate(tree)]
+        return items if is_a(tree, list) else tuple(items)
+    if is_a(tree, dict):
+        return {k: _with_variables(session, v, f"{path}[{k!r}]", wrt) for k, v in tree.items()}
+    node = variable(session, _float(session, tree, path))
+    wrt[node] = path
+    return Tracer(session, node, owned=False)
+
+
+def _float(session: Session, value: Any, path: str) -> Node:
+    """A leaf to differentiate by, as an array of floats.
+
+    Raises:
+        GradientError: it is none.
+    """
+    if isinstance(value, HostValue) and value.node.dtype is float:
+        return cast_node(session, value.node, FLOAT64)
+    if isinstance(value, (ArrayValue, np.ndarray, np.generic)) or hasattr(value, "__dlpack__"):
+        node = elementwise_operand(session, value)
+        if kind_of(node.dtype) == "f":
+            return node
+        kind = f"an array of {node.dtype.name}"
+    elif isinstance(value, HostValue):
+        kind = f"a Python {value.node.dtype.__name__}"
+    else:
+        kind = f"a {type(value).__name__}"
+    raise failure(
+        GradientError,
+        f"the gradient with respect to {path}: expected floats, got {kind}",
+        fix="convert it first, for example with x.astype(np.float64), or leave it out of argnums=",
+    )
+
+
+# ---- what is traced ----
+
+
+def _value_and_grad(
+    fn: Any, numbers: int | tuple[int, ...], has_aux: bool, args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> tuple[Any, Any]:  # fmt: skip
+    """The function's result and its gradient, both traced."""
+    session = _session(fn, (args, kwargs))
+    wanted = numbers if isinstance(numbers, tuple) else (numbers,)
+    new, wrt = _variables(session, fn, args, wanted)
+    result = fn(*new, **kwargs)
+    value = result
+    if has_aux:
+        if not is_a(result, tuple) or len(result) != 2:
+            raise failure(
+                GradientError, "has_aux: expected the function to return a pair (value, aux)"
+            )
+        value = result[0]
+    node = _scalar(session, fn, value)
+    one = constant(session, 1.0, node.dtype)
+    gradients = _gradients(session, [(node, one)], wrt)
+    trees = tuple(_filled(new[n % len(new)], gradients) for n in wanted)
+    return result, trees if isinstance(numbers, tuple) else trees[0]
+
+
+def _session(fn: Any, args: Any) -> Session:
+    """The trace that is in progress.
+
+    Raises:
+        GradientError: the function is called without one: under OPKILN_DISABLE=1, or on no array.
+    """
+    leaves = _leaves(args)
+    if not any(isinstance(v, (ArrayValue, HostValue)) for v in leaves):
+        raise failure(
+            GradientError,
+            f"the gradient of {_name(fn)}: expected arrays or floats as arguments",
+            fix="pass an array; OPKILN_DISABLE=1 leaves plain NumPy, which has no gradients",
+        )
+    return session_of(leaves)
+
+
+def _scalar(session: Session, fn: Any, value: Any) -> Node:
+    """The result to differentiate.
+
+    Raises:
+        GradientError: it is no real number.
+    """
+    got = f"a {type(value).__name__}"
+    if isinstance(value, (ArrayValue, HostValue, np.ndarray, np.generic)) or is_a(
+        value, int, float
+    ):
+        node = elementwise_operand(session, value)
+        if kind_of(node.dtype) == "f" and not node.rank:
+            return node
+        got = f"an array of {node.dtype.name} with {node.rank} axes"
+        if not node.rank:
+            got = f"a number of {node.dtype.name}"
+    raise failure(
+        GradientError,
+        f"the gradient of {_name(fn)}: expected one float as the result, got {got}",
+        fix="reduce it to one number, for example by .sum() or .mean(), or use ok.vjp",
+    )
+
+
+def _gradients(session: Session, seeds: list[tuple[Node, Node]], wrt: Variables) -> list[Any]:
+    """The gradient of each variable; zeros where the values do not depend on it."""
+    found = Reverse(session, wrt).gradients(seeds)
+    return [
+        Tracer(session, _zeros(session, node) if gradient is None else gradient)
+        for node, gradient in zip(wrt, found, strict=True)
+    ]
+
+
+def _zeros(session: Session, node: Node) -> Node:
+    zero = session.make(p.Constant(node.dtype.type(0)))
+    return session.make(BROADCAST, zero, *node.shape) if node.rank else zero
+
+
+def _filled(tree: Any, gradients: list[Any]) -> Any:
+    """The argument's tree with gradients in order; they are taken off the list."""
+    return mapped(tree, lambda _: gradients.pop(0))
+
+
+def _pulled(
+    session: Session, value: Any, cotangent: Any, args: Sequence[Any], wrt: Variables
+) -> tuple[Any, ...]:
+    """The cotangents of the arguments, from that of the value."""
+    seeds: list[tuple[Node, Node]] = []
+    _match(session, value, cotangent, "the cotangent", seeds)
+    gradients = _gradients(session, seeds, wrt)
+    return tuple(_filled(arg, gradients) for arg in args)
+
+
+def _match(
+    session: Session, value: Any, cotangent: Any, path: str, seeds: list[tuple[Node, Node]]
+) -> None:
+    """Pair the leaves of a result with those of its cotangent.
+
+    Raises:
+        GradientError: another tree, or a leaf that does not broadcast.
+    """
+    if is_a(value, tuple, list, dict):
+        keys = [*value] if is_a(value, dict) else range(len(value))
+        own = [*cotangent] if is_a(cotangent, dict) else range(len(cotangent))
+        if type(value) is not type(cotangent) or set(keys) != set(own):
+            raise failure(
+                GradientError,
+                f"{path}: expected the tree of the result, a {type(value).__name__} of "
+                f"{len(value)}, got a {type(cotangent).__name__}",
+            )
+        for key in keys:
+            _match(session, value[key], cotangent[key], f"{path}[{key!r}]", seeds)
+        return
+    if not isinstance(value, ArrayValue) or kind_of(value.node.dtype) != "f":
+        return
+    node, given = value.node, elementwise_operand(session, cotangent)
+    if given.rank > node.rank or kind_of(given.dtype) not in "biuf":
+        raise failure(
+            GradientError,
+            f"{path}: expected an array of {node.dtype.name} with {node.rank} axes, got "
+            f"{given.dtype.name} with {given.rank}",
+        )
+    given = cast_node(session, given, node.dtype)
+    if given.shape != node.shape:
+        given = session.make(BROADCAST, given, *node.shape)
+    seeds.append((node, given))
