@@ -7,6 +7,7 @@ from typing import Any
 
 from opkiln.native import Plan, dtype_code
 from opkiln.ops import primitives as p
+from opkiln.runtime import blas
 from opkiln.runtime.graph import Node, topological
 from opkiln.runtime.kernel import Lowered
 
@@ -84,6 +85,8 @@ def make_plan(
     Returns:
         The finished plan and, per host register, the node it computes (for error messages).
     """
+    if any(launch.kernel.product for launch in lowered.launches):
+        blas.ready()
     plan = Plan()
     registers = _Registers(plan)
     # Inputs first: extents refer to them by buffer index, which equals the input's index.

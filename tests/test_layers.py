@@ -19,7 +19,7 @@ STAGES: list[set[str]] = [
     {"errstate"},
     {"options", "interop"},
     {"config"},
-    {"key", "graph", "spec"},
+    {"key", "graph", "spec", "blas"},
     {"infer"},
     {"debug", "picture"},
     {"reference"},

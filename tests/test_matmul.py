@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from tests.values import DTYPES
 
 import opkiln as ok
+from opkiln.runtime import blas
 
 Array = np.ndarray[Any, Any]
 SHAPES = [
@@ -105,3 +107,67 @@ def test_a_network_is_two_kernels_a_layer() -> None:
     np.testing.assert_array_equal(layer(x, w, b), np.maximum(x @ w + b, 0))
     kernels = [launch.kernel for launch in layer.lower(x, w, b).lowered.launches]
     assert [kernel.product for kernel in kernels] == [True, False]
+
+
+# ---- by a BLAS ----
+
+
+@pytest.fixture
+def always_blas() -> Iterator[blas.Blas]:
+    """However small the product; executors of `multiply` are not made anew."""
+    found = blas.ready()
+    if found is None:
+        pytest.skip("no BLAS here")
+    blas.use(found, least=1)
+    yield found
+    blas.use(found)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16"])
+def test_a_blas_takes_every_layout(dtype: str, always_blas: blas.Blas) -> None:
+    by_blas = ok.compile(lambda a, b: a @ b)
+    for left, right in SHAPES:
+        a, b = integers(left, np.dtype(dtype)), integers(right, np.dtype(dtype), 1)
+        want = a @ b
+        np.testing.assert_array_equal(by_blas(a, b), want)
+        if min(a.ndim, b.ndim) < 2:
+            continue
+        for x in layouts(a):
+            for y in layouts(b):
+                np.testing.assert_array_equal(by_blas(x, y), want, err_msg=f"{left} {right}")
+        for out in (np.full_like(want, np.nan), *map(np.copy, layouts(want))):
+            out[...] = np.nan  # of which a BLAS must read nothing
+            np.testing.assert_array_equal(by_blas(a, b, out=out), want)
+        spread = np.full((*want.shape[:-1], 2 * want.shape[-1]), np.nan, dtype)
+        np.testing.assert_array_equal(by_blas(a, b, out=spread[..., ::2]), want)
+        assert np.isnan(spread[..., 1::2]).all()
+
+
+def test_a_product_by_blas_builds_no_kernel(always_blas: blas.Blas) -> None:
+    by_blas = ok.compile(lambda a, b: a.T @ b)  # no other test has this program
+    a = integers((5, 7), np.dtype("f4"))
+    np.testing.assert_array_equal(by_blas(a, a), a.T @ a)
+    info = by_blas.info()
+    assert info.builds + info.disk_hits == 0
+
+
+def test_numpys_own_blas_is_found() -> None:
+    loaded = [path for path in blas._loaded() if "numpy" in path]
+    if not loaded:
+        pytest.skip("this NumPy brings none along")
+    found = blas.ready()
+    assert found is not None
+    assert found.library.path == loaded[0]
+    assert found.wide == found.names.endswith("64_")
+
+
+def test_without_a_blas_kernels_multiply() -> None:
+    found = blas.ready()
+    blas.use(None)
+    try:
+        large = integers((140, 150), np.dtype("f4"))
+        alone = ok.compile(lambda a, b: a.T @ b.T)
+        np.testing.assert_array_equal(alone(large, large.T), large.T @ large)
+        assert alone.info().builds + alone.info().disk_hits == 1
+    finally:
+        blas.use(found)

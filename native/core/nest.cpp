@@ -6,6 +6,8 @@
 #include <new>
 #include <numeric>
 
+#include "blas.h"
+
 namespace opkiln::core {
 namespace {
 
@@ -290,6 +292,44 @@ NestLayout build_nest(const std::vector<std::int64_t>& extents, std::uint32_t re
   return nest;
 }
 
+namespace {
+
+/// Whether places of a product that share an operand are so many more rows (axis 0) or columns
+/// (axis 1) of the other one.
+bool widens(const NestLayout& nest, std::size_t axis) {
+  const std::size_t other = axis, shared = 1 - axis, out = 2;
+  if (nest.rows == 1 || nest.row_strides[shared] != 0) return false;
+  const std::int64_t extent = nest.run_strides[axis];
+  const auto goes_on = [&](std::size_t j) {
+    std::int64_t span = 0;
+    return extent == 1 || (!__builtin_mul_overflow(nest.col_strides[3 * j + axis], extent, &span) &&
+                           nest.row_strides[j] == span);
+  };
+  return goes_on(other) && goes_on(out);
+}
+
+/// Fewer and larger matrices, where the layout has them.
+void widen(NestLayout* nest) {
+  for (bool again = true; again;) {
+    again = false;
+    for (std::size_t axis = 0; axis < 2 && !again; ++axis) {
+      if (!widens(*nest, axis)) continue;
+      if (nest->run_strides[axis] == 1)
+        for (std::size_t j = 0; j < 3; ++j) nest->col_strides[3 * j + axis] = nest->row_strides[j];
+      nest->run_strides[axis] *= nest->rows;
+      std::vector<Axis> left;
+      for (std::size_t i = 0; i < nest->outer_extents.size(); ++i)
+        left.push_back({nest->outer_extents[i], nest->outer_strides[i]});
+      nest->outer_extents.clear(), nest->outer_strides.clear();
+      nest->rows = 1;
+      take_rows_and_outer(std::move(left), nest->row_strides.size(), nest);
+      again = true;
+    }
+  }
+}
+
+}  // namespace
+
 NestLayout build_product(const std::vector<std::int64_t>& extents,
                          const std::vector<NestOperand>& operands) {
   NestLayout nest;
@@ -308,8 +348,12 @@ NestLayout build_product(const std::vector<std::int64_t>& extents,
   for (const NestOperand& op : operands)
     nest.col_strides.insert(nest.col_strides.end(), op.strides.end() - 3, op.strides.end());
   nest.run_strides.assign(extents.end() - 3, extents.end());
+  if (nest.launch) widen(&nest);
   nest.elements = nest.launch ? total : 0;
   nest.column_class = std::string(operands.size(), 'C');
+  const Gemm gemm = find_gemm(operands[0].dtype, nest.run_strides.data(), nest.col_strides.data());
+  nest.library = gemm.fn;
+  nest.scratch = gemm.scratch;
   return nest;
 }
 

@@ -11,6 +11,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "core/blas.h"
 #include "core/table.h"
 #include "face/arrays.h"
 #include "face/bound.h"
@@ -178,6 +179,17 @@ void bind_switches(nb::module_& m) {
   m.def(
       "tell_all_misses", [](bool on) { g_tell_all = on; }, "on"_a,
       "Whether `missed` is also called where an executor was all that was missing.");
+  m.def(
+      "set_gemm",
+      [](int dtype, uintptr_t address, bool wide, std::int64_t least) {
+        if (dtype < 0 || dtype >= core::kMostDTypes)
+          throw nb::value_error("no dtype has this code");
+        core::set_gemm(static_cast<core::DType>(dtype), reinterpret_cast<void*>(address), wide,
+                       least);
+      },
+      "dtype"_a, "address"_a, "wide"_a, "least"_a,
+      "The cblas_?gemm of a dtype, or 0; the library must stay loaded. `wide`: of 64-bit "
+      "integers.");
 }
 
 void translate_core_errors(const std::exception_ptr& error, void*) {
