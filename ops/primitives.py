@@ -6,21 +6,28 @@ They are leaves, host scalars, elementwise ops, casts, reductions and views.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from opkiln.ops.defs import OpDef
 from opkiln.ops.record import record
 
+InputAxes: TypeAlias = "tuple[tuple[Input, int], ...]"
+
 
 @record
 class Input(OpDef):
-    """The `index`-th array leaf of a call (captures follow the arguments)."""
+    """The `index`-th array leaf of a call (captures follow the arguments).
+
+    `extents` says of each axis which input it is as long as, and along which axis: a size of this
+    input's own, or one that equals it. Without it, all are its own.
+    """
 
     index: int
     dtype: np.dtype[np.generic]
     rank: int
+    extents: InputAxes = ()
 
 
 @record

@@ -244,7 +244,7 @@ class Function(Generic[P, R]):
         ]
         arrays = [label for label, k in zip(labels, kinds, strict=True) if k == "a"]
         pins = zip(traced.pins, traced.pin_places, strict=True)
-        own = [(*pin, at) for pin, at in pins if pin[0] < len(arrays)]
+        own = [(pin, at) for pin, at in pins if pin[0] < len(arrays)]
         return {
             **argument_parts(labels, leaves, kinds, ids),
             **pin_parts(own, arrays),

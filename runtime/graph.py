@@ -5,7 +5,7 @@ A node has a dtype, a symbolic shape, and a digest that is the same in every pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,6 +19,8 @@ _INTERNED: WeakValueDictionary[tuple[OpDef, tuple[Node, ...]], Node] = WeakValue
 
 HostType = type[int] | type[float]
 NOT_ONE = -1  # as the size that a trace holds for: any but 1
+# A size that a trace holds for: an input and its axis, and the size or the axis that it equals.
+Pin = tuple[int, int, int | tuple[int, int]]
 
 
 class Node:
@@ -124,10 +126,12 @@ def topological(roots: Iterable[Node], *, stop: frozenset[Node] = frozenset()) -
     return order
 
 
-def substituted(roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node]:
+def substituted(
+    roots: Iterable[Node], known: Mapping[Node, Node], remake: Callable[..., Node] = make
+) -> dict[Node, Node]:
     """What becomes of each node that the roots need: `known` replaced, no Transient left.
 
-    An extent of a replaced input is that of its replacement.
+    An extent of a replaced input is that of its replacement; `remake` makes all other nodes.
     """
     new = dict(known)
     for node in topological(roots, stop=frozenset(known)):
@@ -141,7 +145,7 @@ def substituted(roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node,
         elif isinstance(node.op, Dim):
             new[node] = src[0].shape[node.op.axis]
         else:
-            new[node] = make(node.op, *src)
+            new[node] = remake(node.op, *src)
     return new
 
 

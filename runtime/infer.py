@@ -69,11 +69,15 @@ def _input(op: p.Input, src: Sources) -> Inferred:
     return op.dtype, ()
 
 
-def graph_input(index: int, dtype: np.dtype[np.generic], rank: int) -> Node:
-    """The node of an array leaf, with one Dim per axis as its shape."""
-    node = make(p.Input(index, dtype, rank))
+def graph_input(
+    index: int, dtype: np.dtype[np.generic], rank: int, extents: p.InputAxes = ()
+) -> Node:
+    """The node of an array leaf, with one Dim per axis as its shape: its own or by `extents`."""
+    node = make(p.Input(index, dtype, rank, extents))
     if len(node.shape) != rank:
-        node.shape = tuple(make(p.Dim(axis), node) for axis in range(rank))
+        sources = [(graph_input(op.index, op.dtype, op.rank), axis) for op, axis in extents]
+        sources = sources or [(node, axis) for axis in range(rank)]
+        node.shape = tuple(make(p.Dim(axis), source) for source, axis in sources)
     return node
 
 

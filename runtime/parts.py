@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from opkiln.ops.record import record
-from opkiln.runtime.graph import NOT_ONE
+from opkiln.runtime.graph import NOT_ONE, Pin
 from opkiln.runtime.kernel import Lowered
 from opkiln.runtime.key import sha256
 
@@ -146,14 +146,20 @@ def capture_parts(labels: Sequence[str], captures: Sequence[Any]) -> Parts:
     return parts
 
 
-def pin_parts(pins: Iterable[tuple[int, int, int, str]], labels: Sequence[str]) -> Parts:
-    """The sizes that a trace holds for: (array, axis, size or NOT_ONE) and the user's line."""
-    return {
-        (f"size {labels[index]}.shape[{axis}]", f"pinned by {at}"): (
-            "not 1" if value == NOT_ONE else str(value)
-        )
-        for index, axis, value, at in pins
-    }
+def pin_parts(pins: Iterable[tuple[Pin, str]], labels: Sequence[str]) -> Parts:
+    """The sizes that a trace holds for, and the user's line of each."""
+
+    def size(index: int, axis: int) -> str:
+        return f"{labels[index]}.shape[{axis}]"
+
+    parts: dict[tuple[str, str], str] = {}
+    for (index, axis, value), at in pins:
+        if isinstance(value, tuple):
+            text = f"as {size(*value)}"
+        else:
+            text = "not 1" if value == NOT_ONE else str(value)
+        parts[f"size {size(index, axis)}", f"pinned by {at}"] = text
+    return parts
 
 
 def layout_parts(subject: str, dtype: Any, shape: Sequence[int], strides: Sequence[int]) -> Parts:

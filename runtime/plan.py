@@ -8,7 +8,7 @@ from typing import Any
 from opkiln.native import Plan, dtype_code
 from opkiln.ops import primitives as p
 from opkiln.runtime import blas
-from opkiln.runtime.graph import Node, topological
+from opkiln.runtime.graph import Node, Pin, topological
 from opkiln.runtime.kernel import Lowered
 
 # Host functions that exist for ints ("_i") and floats ("_f"); the operands decide.
@@ -76,11 +76,11 @@ class _Registers:
 
 
 def make_plan(
-    lowered: Lowered, *, args: int, pins: tuple[tuple[int, int, int], ...]
+    lowered: Lowered, *, args: int, pins: tuple[Pin, ...]
 ) -> tuple[Plan, dict[int, Node]]:
     """The native plan of a lowered program.
 
-    The first `args` inputs are arguments, the rest captures. `pins` are (argument, axis, extent).
+    The first `args` inputs are arguments, the rest captures. `pins` are of arguments alone.
 
     Returns:
         The finished plan and, per host register, the node it computes (for error messages).
@@ -118,8 +118,11 @@ def make_plan(
         )
     for kind, value in lowered.outputs:
         _output(plan, registers, kind, value)
-    for pin in pins:
-        plan.pin(*pin)
+    for index, axis, size in pins:
+        if isinstance(size, tuple):
+            plan.pin_equal(index, axis, *size)
+        else:
+            plan.pin(index, axis, size)
     plan.finish()
     return plan, registers.node
 

@@ -14,7 +14,7 @@ from opkiln.runtime import debug, jit
 from opkiln.runtime.config import config
 from opkiln.runtime.emit_cpp import Job, emit
 from opkiln.runtime.errors import ToolchainNotFound
-from opkiln.runtime.graph import NOT_ONE, Graph, Node
+from opkiln.runtime.graph import NOT_ONE, Graph, Node, Pin
 from opkiln.runtime.kernel import Lowered
 from opkiln.runtime.locks import ForkLock
 from opkiln.runtime.lower import lower
@@ -23,7 +23,7 @@ from opkiln.runtime.plan import make_plan
 from opkiln.runtime.rewrite import rewrite
 
 Request = tuple[int, str]  # kernel index, column class per operand
-Pins = tuple[tuple[int, int, int], ...]
+Pins = tuple[Pin, ...]
 
 
 class Program:
@@ -143,10 +143,13 @@ _LOCK = ForkLock()
 
 def pins_hold(pins: Pins, arrays: Sequence[Any]) -> bool:
     """Whether a program with these pins serves arrays of these shapes."""
-    return all(
-        arrays[i].shape[axis] != 1 if size == NOT_ONE else arrays[i].shape[axis] == size
-        for i, axis, size in pins
-    )
+
+    def holds(extent: int, size: int | tuple[int, int]) -> bool:
+        if isinstance(size, tuple):
+            return bool(arrays[size[0]].shape[size[1]] == extent)
+        return extent != 1 if size == NOT_ONE else extent == size
+
+    return all(holds(arrays[i].shape[axis], size) for i, axis, size in pins)
 
 
 def program_of(graph: Graph, *, args: int, pins: Pins, opt_level: int) -> tuple[Program, bool]:

@@ -24,6 +24,7 @@ from opkiln.runtime.errors import (
     ToolchainNotFound,
 )
 from opkiln.runtime.graph import NOT_ONE
+from opkiln.runtime.program import pins_hold
 from opkiln.runtime.spec import TensorSpec, Warmed
 from opkiln.runtime.trace.session import is_a
 from opkiln.runtime.tree import mapped
@@ -121,13 +122,17 @@ def _lacking(call: Call) -> tuple[Any, list[batch.Want]]:
     args, kwargs = _stand_ins(call, itertools.repeat(size))
     record, requests = call.function._missing(*args, **kwargs)
     wants = [batch.Want(record.program, tuple(requests))]
-    fixed = any(size != NOT_ONE for _, _, size in record.program.pins)
+    fixed = any(isinstance(size, int) and size != NOT_ONE for *_, size in record.program.pins)
     if fixed or not any(n.kernel.reduced for n in record.program.lowered.launches):
         return record, wants
     known = set(requests)
     for short in _subsets(sum(counts)):  # many short rows have kernels of their own
         sizes = (SHORT if at in short else size for at in itertools.count())
         args, kwargs = _stand_ins(call, sizes)
+        _, leaves, kinds = call.function._flatten(*args, **kwargs)
+        arrays = [v for v, kind in zip(leaves, kinds, strict=True) if kind == "a"]
+        if not pins_hold(record.program.pins, arrays):
+            continue  # sizes that are equal in this trace are not
         try:
             found = call.function._missing(*args, **kwargs)[1]
         except ShapeError:

@@ -118,7 +118,7 @@ def test_calls_after_a_warmup_build_nothing(tmp_path: Path) -> None:
     with config.scope(cache_dir=str(tmp_path)):
         none = TensorSpec((None, None), "f4")
         found = f.warmup(none, TensorSpec(None, "f4"), float, axis=1)
-        assert (found.hit, found.kernels) == ("built", 3)  # one for many short rows
+        assert (found.hit, found.kernels) == ("built", 2)  # one for many short rows
         assert found.seconds > 0 and found.name.endswith("f")
         assert (f.info().calls, f.info().builds, f.info().traces) == (0, 2, 1)
         with nothing_is_built():

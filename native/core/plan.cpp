@@ -147,13 +147,25 @@ void Plan::output_host(int reg) {
   outputs_.push_back({true, reg});
 }
 
-void Plan::pin(int arg_buffer, int axis, std::int64_t value) {
+const BufferSpec& Plan::pinned(int buffer, int axis) const {
   require_open();
-  const BufferSpec& spec = checked_buffer(arg_buffer);
+  const BufferSpec& spec = checked_buffer(buffer);
   if (spec.kind != BufferKind::kArg && spec.kind != BufferKind::kCapture)
     throw PlanError("pin: not an input");
   if (axis < 0 || axis >= spec.rank) throw PlanError("pin: no such axis");
+  return spec;
+}
+
+void Plan::pin(int arg_buffer, int axis, std::int64_t value) {
+  const BufferSpec& spec = pinned(arg_buffer, axis);
   if (spec.kind == BufferKind::kArg) pins_.push_back({spec.ordinal, axis, value});
+}
+
+void Plan::pin_equal(int arg_buffer, int axis, int other_buffer, int other_axis) {
+  const BufferSpec &spec = pinned(arg_buffer, axis), &other = pinned(other_buffer, other_axis);
+  if (spec.kind != BufferKind::kArg || other.kind != BufferKind::kArg)
+    throw PlanError("pin_equal: not of two arguments");
+  pins_.push_back({spec.ordinal, axis, other_axis, other.ordinal});
 }
 
 void Plan::finish() {
@@ -219,6 +231,7 @@ bool Plan::pins_hold(const ArrayView* args) const noexcept {
   return std::all_of(pins_.begin(), pins_.end(), [args](const Pin& p) {
     if (args[p.arg].ndim <= p.axis) return false;
     const std::int64_t extent = args[p.arg].shape[p.axis];
+    if (p.other >= 0) return args[p.other].ndim > p.value && args[p.other].shape[p.value] == extent;
     return p.value == kNotOne ? extent != 1 : extent == p.value;
   });
 }

@@ -69,11 +69,13 @@ struct OutputRef {
 
 constexpr std::int64_t kNotOne = -1;  // as NOT_ONE in runtime/graph.py
 
-/// A size that the plan holds for: `value`, or any but 1 where that is kNotOne.
+/// A size that the plan holds for: `value`, or any but 1 where that is kNotOne; or, with another
+/// argument, the size of that one's axis `value`.
 struct Pin {
   int arg;  // ordinal among the args
   int axis;
   std::int64_t value;
+  int other = -1;  // ordinal among the args
 };
 
 /// A variant compiled for one class string. Never removed while the plan lives.
@@ -99,6 +101,7 @@ class Plan : public RefCounted {
   void output_host(int reg);
   /// Of a capture: accepted and not stored, since a plan's captures do not change.
   void pin(int arg_buffer, int axis, std::int64_t value);
+  void pin_equal(int arg_buffer, int axis, int other_buffer, int other_axis);
   void finish();
 
   // --- variants: lock-free, any thread, also after finish()
@@ -141,6 +144,7 @@ class Plan : public RefCounted {
   void check_reg(int reg, const char* what) const;
   void check_extents(const std::vector<int>& regs) const;
   const BufferSpec& checked_buffer(int buffer) const;
+  const BufferSpec& pinned(int buffer, int axis) const;
 
   HostProgram program_;
   std::vector<BufferSpec> buffers_;

@@ -133,6 +133,12 @@ void bind_plan(nb::module_& m) {
             self.plan->pin(arg_buffer, axis, value);
           },
           "arg_buffer"_a, "axis"_a, "value"_a)
+      .def(
+          "pin_equal",
+          [](PyPlan& self, int arg_buffer, int axis, int other_buffer, int other_axis) {
+            self.plan->pin_equal(arg_buffer, axis, other_buffer, other_axis);
+          },
+          "arg_buffer"_a, "axis"_a, "other_buffer"_a, "other_axis"_a)
       .def("finish", [](PyPlan& self) { self.plan->finish(); })
       .def("add_variant", &add_variant, "kernel"_a, "column_class"_a, "address"_a,
            "keepalive"_a = nb::none())

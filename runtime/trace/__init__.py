@@ -11,8 +11,8 @@ import numpy as np
 from opkiln.ops import primitives as p
 from opkiln.ops.record import record
 from opkiln.runtime.errors import OpkilnError, TraceError
-from opkiln.runtime.graph import Graph, Node, make
-from opkiln.runtime.trace import captured, functions, nesting, views
+from opkiln.runtime.graph import Graph, Node, Pin, make
+from opkiln.runtime.trace import captured, functions, nesting, sizes, views
 from opkiln.runtime.trace.captured import Captured
 from opkiln.runtime.trace.host import HostTracer
 from opkiln.runtime.trace.nesting import Nested
@@ -61,7 +61,7 @@ class Traced:
     graph: Graph
     out_tree: Any  # nested tuple, list, dict; Out(i) is output i, anything else a constant
     captures: tuple[np.ndarray[Any, Any], ...]  # inputs that follow the array leaves
-    pins: tuple[tuple[int, int, int], ...]  # (input, axis, extent) that the trace holds for
+    pins: tuple[Pin, ...]  # sizes that the trace holds for
     pin_places: tuple[str, ...] = ()  # the user's line of each pin
     captured: tuple[Captured, ...] = ()  # where the function has each capture from
 
@@ -146,6 +146,7 @@ def trace(
     for at, (leaf, kind) in enumerate(zip(leaves, kinds, strict=True)):
         if kind == "a":
             values.append(Tracer(session, session.add_input(leaf), owned=False))
+            session.arguments += 1
         elif kind == "s":
             values.append(leaf)
         else:
@@ -164,10 +165,15 @@ def trace(
             )
         outputs: dict[Node, int] = {}
         out_tree = _collect(session, result, outputs)
-        if session.transient:
-            out_tree, outputs = _finished(session, out_tree, outputs)
-        graph = Graph(tuple(session.inputs), tuple(outputs), session.where(outputs))
-        pinned = sorted(session.pins.items(), key=lambda item: item[0])
+        equal = sizes.joined(session, outputs)
+        if session.transient or equal:
+            out_tree, outputs = _finished(session, out_tree, outputs, equal)
+        inputs = tuple([equal.get(node, node) for node in session.inputs])
+        graph = Graph(inputs, tuple(outputs), session.where(outputs))
+        pinned: list[tuple[Any, Any]] = [
+            *sorted(session.pins.items(), key=lambda item: item[0]),
+            *sorted(session.equal.items(), key=lambda item: item[0]),
+        ]
         pins = tuple((*at, value) for at, (value, _) in pinned)
         places = tuple(place_text(place) for _, (_, place) in pinned)
         static = [(labels[i][1], leaves[i]) for i, kind in enumerate(kinds) if kind == "s"]
@@ -298,10 +304,10 @@ def _collect(session: Session, value: Any, outputs: dict[Node, int]) -> Any:
 
 
 def _finished(
-    session: Session, out_tree: Any, outputs: dict[Node, int]
+    session: Session, out_tree: Any, outputs: dict[Node, int], inputs: dict[Node, Node]
 ) -> tuple[Any, dict[Node, int]]:
-    """The outputs without Transient nodes: those that stand for the same value are one."""
-    new = session.substitute(outputs, {})
+    """The outputs over other inputs and without Transient nodes: those that become one are one."""
+    new = session.substitute(outputs, inputs, sizes.remake)
     finished: dict[Node, int] = {}
     index = [finished.setdefault(new[node], len(finished)) for node in outputs]
     tree = mapped(out_tree, lambda v: Out(index[v.index]) if isinstance(v, Out) else v)

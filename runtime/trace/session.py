@@ -114,9 +114,11 @@ class Session:
     __slots__ = (
         "_captured",
         "_place",
+        "arguments",
         "captures",
         "custom",
         "derived",
+        "equal",
         "fixed",
         "inputs",
         "labels",
@@ -139,6 +141,8 @@ class Session:
         self.pins: dict[tuple[int, int], tuple[int, Place | None]] = {}
         self._captured: dict[int, tuple[Any, Node, Place | None]] = {}
         self._place: Place | None = None
+        self.arguments = 0  # inputs that are arguments; captures follow them
+        self.equal: dict[tuple[int, int], tuple[tuple[int, int], Place | None]] = {}
         self.transient = False  # whether nodes were made that no finished graph has
         self.custom: dict[int, Any] = {}  # gradients that the user defined, by their number
         self.derived: set[Node] = set()  # gradients, of which a derivative may be 0 everywhere
@@ -176,9 +180,12 @@ class Session:
         finally:
             self._place = before
 
-    def substitute(self, roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node]:
+    def substitute(
+        self, roots: Iterable[Node], known: Mapping[Node, Node],
+        remake: Callable[..., Node] | None = None,
+    ) -> dict[Node, Node]:  # fmt: skip
         """`substituted`, with the user's lines on the nodes that it makes."""
-        new = substituted(roots, known)
+        new = substituted(roots, known, remake or make)
         for old, node in new.items():
             if node not in self.places and old in self.places:
                 self.places[node] = self.places[old]

@@ -25,7 +25,7 @@ OK_FN V ok_mac(V sum, T x, V y) {
 }
 // A panel of columns: kVecs vectors of kBytes, in kParts planes (2 of complex numbers).
 template <class T, int kParts, int kVecs, int kBytes>
-struct ok_panel {
+struct ok_product_panel {
   typedef typename ok_line<T, kBytes>::type V;
   typedef typename ok_line<T, kBytes>::mem M;
   typedef typename ok_vec<T>::one E;
@@ -148,11 +148,11 @@ struct ok_product {
   static void rest(const ok_product_args& x, i64 j, i64 width) {
     if constexpr (kBytes > 16)
       if (width * (i64)sizeof(T) <= kBytes / 2) return rest<kBytes / 2>(x, j, width);
-    ok_panel<T, kParts, 1, kBytes>::run(x, j, width);
+    ok_product_panel<T, kParts, 1, kBytes>::run(x, j, width);
   }
 
   static void matrix(const ok_product_args& x) {
-    typedef ok_panel<T, kParts, vecs, OK_WIDE> Full;
+    typedef ok_product_panel<T, kParts, vecs, OK_WIDE> Full;
     i64 j = 0;
     for (; j + Full::lanes <= x.n; j += Full::lanes) Full::run(x, j, Full::lanes);
     if (j == x.n) return;
