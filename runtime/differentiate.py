@@ -18,7 +18,7 @@ from opkiln.ops import primitives as p
 from opkiln.ops.dtypes import kind_of
 from opkiln.runtime.compile import compile
 from opkiln.runtime.errors import ArgumentError, GradientError
-from opkiln.runtime.grad import Reverse, variable
+from opkiln.runtime.grad import Reverse, leaves, variable
 from opkiln.runtime.graph import Node
 from opkiln.runtime.trace import check_traceable
 from opkiln.runtime.trace.promote import (
@@ -99,8 +99,8 @@ def vjp(fn: Callable[..., Any], /, *primals: Any) -> tuple[Any, Callable[[Any], 
     Raises:
         GradientError: as `grad`.
     """
-    if any(isinstance(leaf, (ArrayValue, HostValue)) for leaf in _leaves(primals)):
-        session = session_of(_leaves(primals))
+    if any(isinstance(leaf, (ArrayValue, HostValue)) for leaf in leaves(primals)):
+        session = session_of(leaves(primals))
         args, wrt = _variables(session, fn, primals, range(len(primals)))
         value = fn(*args)
         return value, lambda cotangent: _pulled(session, value, cotangent, args, wrt)
@@ -122,16 +122,16 @@ def _pair(fn: Any) -> tuple[Any, Any]:
 
 def _pull(fn: Any, primals: tuple[Any, ...], value: Any, cotangent: Any) -> Any:
     """The pullback, traced: with the function's result at hand, which is not computed again."""
-    session = session_of(_leaves((primals, value, cotangent)))
+    session = session_of(leaves((primals, value, cotangent)))
     args, wrt = _variables(session, fn, primals, range(len(primals)))
     own = fn(*args)
     gradients = _pulled(session, own, cotangent, args, wrt)
     known = {
         a.node: b.node
-        for a, b in zip(_leaves(own), _leaves(value), strict=True)
+        for a, b in zip(leaves(own), leaves(value), strict=True)
         if isinstance(a, ArrayValue) and isinstance(b, ArrayValue)
     }
-    nodes = [leaf.node for leaf in _leaves(gradients)]
+    nodes = [leaf.node for leaf in leaves(gradients)]
     new = session.substitute(nodes, known)
     return mapped(gradients, lambda v: Tracer(session, new[v.node]))
 
@@ -172,12 +172,6 @@ def _numbers(argnums: Any) -> int | tuple[int, ...]:
             fix="write argnums=0 for the first argument, argnums=(0, 1) for the first two",
         )
     return given if many else cast("int", argnums)
-
-
-def _leaves(tree: Any) -> list[Any]:
-    found: list[Any] = []
-    mapped(tree, found.append)
-    return found
 
 
 def _names(fn: Any, count: int) -> list[str]:
@@ -281,14 +275,14 @@ def _session(fn: Any, args: Any) -> Session:
     Raises:
         GradientError: the function is called without one: under OPKILN_DISABLE=1, or on no array.
     """
-    leaves = _leaves(args)
-    if not any(isinstance(v, (ArrayValue, HostValue)) for v in leaves):
+    values = leaves(args)
+    if not any(isinstance(v, (ArrayValue, HostValue)) for v in values):
         raise failure(
             GradientError,
             f"the gradient of {_name(fn)}: expected arrays or floats as arguments",
             fix="pass an array; OPKILN_DISABLE=1 leaves plain NumPy, which has no gradients",
         )
-    return session_of(leaves)
+    return session_of(values)
 
 
 def _scalar(session: Session, fn: Any, value: Any) -> Node:

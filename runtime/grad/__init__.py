@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from opkiln.runtime.grad.backward import Backward, backward_graph, backward_of
+from opkiln.runtime.grad.custom import custom_gradient, leaves, with_rule
 from opkiln.runtime.grad.reverse import Reverse, variable
 
-__all__ = ["Reverse", "variable"]
+__all__ = [
+    "Backward",
+    "Reverse",
+    "backward_graph",
+    "backward_of",
+    "custom_gradient",
+    "leaves",
+    "variable",
+    "with_rule",
+]

@@ -22,6 +22,7 @@ from opkiln.ops.record import record
 from opkiln.ops.rules import RULES, NoRule
 from opkiln.runtime.errors import GradientError
 from opkiln.runtime.grad import rules
+from opkiln.runtime.grad.custom import CustomOutput, custom_of
 from opkiln.runtime.graph import Node, topological
 from opkiln.runtime.trace.promote import BROADCAST
 from opkiln.runtime.trace.session import Session, failure
@@ -47,11 +48,13 @@ def variable(session: Session, node: Node) -> Node:
 class Reverse:
     """One walk: what each node has been sent so far, and where paths ended.
 
-    `wrt` maps the variables to their names in messages.
+    `wrt` maps the variables to their names in messages. Unless `refuse`, a variable may have no
+    gradient although the values depend on it.
     """
 
-    def __init__(self, session: Session, wrt: Mapping[Node, str]) -> None:
+    def __init__(self, session: Session, wrt: Mapping[Node, str], *, refuse: bool = True) -> None:
         self.session = session
+        self.refuse = refuse
         self.wrt = wrt
         self.cotangents: dict[Node, list[Node]] = {}
         self.active: set[Node] = set()  # what depends on a variable
@@ -72,16 +75,25 @@ class Reverse:
         for node, cotangent in seeds:
             if node in self.active:
                 self.cotangents.setdefault(node, []).append(cotangent)
+        groups: dict[Any, dict[int, Node]] = {}
+        for node in order:
+            if isinstance(node.op, CustomOutput):
+                groups.setdefault((node.op.number, node.src[1:]), {})[node.op.index] = node
         for node in reversed(order):
-            if node in self.cotangents and node not in self.wrt:
-                with self.session.at(self.session.places.get(node)):
+            with self.session.at(self.session.places.get(node)):
+                if isinstance(node.op, CustomOutput):
+                    group = groups[node.op.number, node.src[1:]]
+                    if node is next(iter(group.values())):  # now all of them have what they get
+                        self._visit_custom(node, group)
+                elif node in self.cotangents and node not in self.wrt:
                     self._visit(node)
         return [self._gradient(node) for node in self.wrt]
 
     def _gradient(self, node: Node) -> Node | None:
         """The sum of what a variable was sent, in its shape."""
         if node not in self.cotangents:
-            self._check_ends(node)
+            if self.refuse:
+                self._check_ends(node)
             return None
         found = self._sum(node)
         if not self._covers(found, node):
@@ -124,7 +136,28 @@ class Reverse:
                 f"the gradient rule of {node.op.name} gave {len(passed)} gradients for "
                 f"{len(node.src)} operands",
             )
-        for source, gradient in zip(node.src, passed, strict=True):
+        self._send(node, node.src, passed)
+
+    def _visit_custom(self, node: Node, group: dict[int, Node]) -> None:
+        """Pass on the cotangents of all results of a function with its own rule, by that rule."""
+        if self.cotangents.keys().isdisjoint(group.values()):
+            return
+        session, operands = self.session, node.src[1:]
+        custom = custom_of(session, node)
+        inside = topological((n.src[0] for n in group.values()), stop=frozenset(operands))
+        for found in inside:
+            if found in self.wrt and found not in operands:
+                raise self._failure(
+                    node,
+                    f"the gradient with respect to {self.wrt[found]}: {custom.name} defines its "
+                    f"own gradient and reads it, but it is no argument of it",
+                    "pass it as an argument",
+                )
+        sent = {i: self._sum(n) for i, n in group.items() if n in self.cotangents}
+        self._send(node, operands, custom.gradients(session, operands, sent))
+
+    def _send(self, node: Node, sources: Sequence[Node], gradients: Sequence[Any]) -> None:
+        for source, gradient in zip(sources, gradients, strict=True):
             if source not in self.active or source.is_host:
                 continue
             if gradient is None or kind_of(source.dtype) != "f":

@@ -21,7 +21,8 @@ from opkiln.runtime.graph import NOT_ONE, Node, const_value, make, substituted, 
 from opkiln.runtime.infer import graph_input
 from opkiln.runtime.reference import evaluate_host
 
-Place = tuple[CodeType, int]  # code object and instruction: turned into file:line when asked for
+# Code object and instruction: turned into file:line when asked for. Of a finished graph that text.
+Place = tuple[CodeType, int] | str
 
 
 def _folder(path: str | None, up: int = 1) -> str:
@@ -63,8 +64,8 @@ def user_place() -> Place | None:
 
 def place_text(place: Place | None, lines: dict[CodeType, list[int | None]] | None = None) -> str:
     """The text file:line of a place; `lines` caches line tables of code objects between calls."""
-    if place is None:
-        return "<unknown>:0"
+    if place is None or isinstance(place, str):
+        return place or "<unknown>:0"
     code, instruction = place
     table = None if lines is None else lines.get(code)
     if table is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opkiln._names import *  # noqa: F403
     from opkiln.runtime.differentiate import grad, value_and_grad, vjp
+    from opkiln.runtime.grad import custom_gradient
 
 __all__ = [  # noqa: F405
     "Compiled",
@@ -21,6 +22,7 @@ __all__ = [  # noqa: F405
     "clear_cache",
     "compile",
     "config",
+    "custom_gradient",
     "errors",
     "errstate",
     "grad",
@@ -36,9 +38,10 @@ _PLANNED = frozenset({
     "profile", "subgraph", "synchronize", "xp",
 })  # fmt: skip
 # Loaded apart from the others, for those who take no gradients.
-_APART: dict[str, str] = dict.fromkeys(
-    ["grad", "value_and_grad", "vjp"], "opkiln.runtime.differentiate"
-)
+_APART: dict[str, str] = {
+    "custom_gradient": "opkiln.runtime.grad",
+    **dict.fromkeys(["grad", "value_and_grad", "vjp"], "opkiln.runtime.differentiate"),
+}
 __version__ = "0.1.0"
 
 
