@@ -92,8 +92,8 @@ _PAIR = "__opkiln_vjp__"  # what a function holds for `vjp`: itself, its forms f
 def vjp(fn: Callable[..., Any], /, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """The result of `fn(*primals)`, and a function from a cotangent of it to those of the primals.
 
-    The cotangent has the tree of the result, with arrays that broadcast to its arrays; it is not
-    read where the result is no float. The function may be called often; it holds the primals and
+    The cotangent has the tree of the result, with arrays that broadcast to its arrays, or None for
+    no cotangent; it is not read where the result is no float. The function may be called often; it holds the primals and
     the result, which it uses in place of computing them again.
 
     Raises:
@@ -122,18 +122,49 @@ def _pair(fn: Any) -> tuple[Any, Any]:
 
 def _pull(fn: Any, primals: tuple[Any, ...], value: Any, cotangent: Any) -> Any:
     """The pullback, traced: with the function's result at hand, which is not computed again."""
+    return pulled_back(fn, primals, {}, value, cotangent, None)
+
+
+def pulled_back(
+    fn: Any, primals: Sequence[Any], kwargs: dict[str, Any], value: Any, cotangent: Any,
+    need: Sequence[bool] | None,
+) -> Any:  # fmt: skip
+    """Traced cotangents of the primals, or of those leaves of them that `need` says.
+
+    `value` is the result of the function, from an earlier call.
+    """
     session = session_of(leaves((primals, value, cotangent)))
-    args, wrt = _variables(session, fn, primals, range(len(primals)))
-    own = fn(*args)
-    gradients = _pulled(session, own, cotangent, args, wrt)
+    given, wrt = _chosen(session, fn, primals, need)
+    own = fn(*given, **kwargs)
+    seeds: list[tuple[Node, Node]] = []
+    _match(session, own, cotangent, "the cotangent", seeds)
+    gradients = _gradients(session, seeds, wrt)
     known = {
         a.node: b.node
         for a, b in zip(leaves(own), leaves(value), strict=True)
         if isinstance(a, ArrayValue) and isinstance(b, ArrayValue)
     }
-    nodes = [leaf.node for leaf in leaves(gradients)]
-    new = session.substitute(nodes, known)
-    return mapped(gradients, lambda v: Tracer(session, new[v.node]))
+    new = session.substitute([g.node for g in gradients], known)
+    found = [Tracer(session, new[g.node]) for g in gradients]
+    return tuple(found) if need is not None else tuple(_filled(arg, found) for arg in given)
+
+
+def _chosen(
+    session: Session, fn: Any, primals: Sequence[Any], need: Sequence[bool] | None
+) -> tuple[list[Any], Variables]:
+    """The primals with variables in place of all leaves, or of some."""
+    if need is None:
+        return _variables(session, fn, primals, range(len(primals)))
+    wrt, wanted = Variables(), iter(need)
+
+    def leaf(value: Any) -> Any:
+        if not next(wanted):
+            return value
+        node = variable(session, _float(session, value, "an argument"))
+        wrt[node] = "an argument"
+        return Tracer(session, node, owned=False)
+
+    return mapped([*primals], leaf), wrt
 
 
 def _compiled(door: str, fn: Any, function: Callable[..., Any], options: Any) -> Any:
@@ -357,7 +388,7 @@ def _match(
         for key in keys:
             _match(session, value[key], cotangent[key], f"{path}[{key!r}]", seeds)
         return
-    if not isinstance(value, ArrayValue) or kind_of(value.node.dtype) != "f":
+    if cotangent is None or not isinstance(value, ArrayValue) or kind_of(value.node.dtype) != "f":
         return
     node, given = value.node, elementwise_operand(session, cotangent)
     if given.rank > node.rank or kind_of(given.dtype) not in "biuf":

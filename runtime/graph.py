@@ -127,18 +127,20 @@ def topological(roots: Iterable[Node], *, stop: frozenset[Node] = frozenset()) -
 
 
 def substituted(
-    roots: Iterable[Node], known: Mapping[Node, Node], remake: Callable[..., Node] = make
-) -> dict[Node, Node]:
-    """What becomes of each node that the roots need: `known` replaced, no Transient left.
+    roots: Iterable[Node], known: Mapping[Node, Node], *, finish: bool = False,
+    remake: Callable[..., Node] = make,
+) -> dict[Node, Node]:  # fmt: skip
+    """What becomes of each node that the roots need when those in `known` are replaced.
 
-    An extent of a replaced input is that of its replacement; `remake` makes all other nodes.
+    An extent of a replaced input is that of its replacement; `remake` makes all other nodes. With
+    `finish`, no Transient is left.
     """
     new = dict(known)
     for node in topological(roots, stop=frozenset(known)):
         if node in new:
             continue
         src = tuple([new[s] for s in node.src])
-        if isinstance(node.op, Transient):
+        if finish and isinstance(node.op, Transient):
             new[node] = src[0]
         elif src == node.src:
             new[node] = node

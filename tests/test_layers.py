@@ -39,6 +39,7 @@ STAGES: list[set[str]] = [
     {"plain"},
     {"compile"},
     {"differentiate"},
+    {"autograd"},
     {"cli"},
 ]
 RANK = {stage: rank for rank, stages in enumerate(STAGES) for stage in stages}

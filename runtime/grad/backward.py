@@ -128,7 +128,7 @@ def backward_of(
     gradients = [found.get(node) for node in given]
     known = _at_hand(outputs, given, seeds)
     roots = [g for g in gradients if g is not None]
-    new = session.substitute(roots, known)
+    new = session.substitute(roots, known, finish=True)
     whole = rewrite(Graph((), tuple(new[g] for g in roots)))
     return _encoded(whole.outputs, tuple(g is not None for g in gradients), count + len(outputs))
 

@@ -307,7 +307,7 @@ def _finished(
     session: Session, out_tree: Any, outputs: dict[Node, int], inputs: dict[Node, Node]
 ) -> tuple[Any, dict[Node, int]]:
     """The outputs over other inputs and without Transient nodes: those that become one are one."""
-    new = session.substitute(outputs, inputs, sizes.remake)
+    new = session.substitute(outputs, inputs, finish=True, remake=sizes.remake)
     finished: dict[Node, int] = {}
     index = [finished.setdefault(new[node], len(finished)) for node in outputs]
     tree = mapped(out_tree, lambda v: Out(index[v.index]) if isinstance(v, Out) else v)

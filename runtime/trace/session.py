@@ -182,11 +182,11 @@ class Session:
             self._place = before
 
     def substitute(
-        self, roots: Iterable[Node], known: Mapping[Node, Node],
+        self, roots: Iterable[Node], known: Mapping[Node, Node], *, finish: bool = False,
         remake: Callable[..., Node] | None = None,
     ) -> dict[Node, Node]:  # fmt: skip
         """`substituted`, with the user's lines on the nodes that it makes."""
-        new = substituted(roots, known, remake or make)
+        new = substituted(roots, known, finish=finish, remake=remake or make)
         for old, node in new.items():
             if node not in self.places and old in self.places:
                 self.places[node] = self.places[old]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from opkiln._names import *  # noqa: F403
+    from opkiln.runtime.autograd import torch_function
     from opkiln.runtime.differentiate import grad, value_and_grad, vjp
     from opkiln.runtime.grad import custom_gradient
 
@@ -28,6 +29,7 @@ __all__ = [  # noqa: F405
     "grad",
     "ops",
     "runtime_info",
+    "torch_function",
     "value_and_grad",
     "vjp",
     "warmup",
@@ -40,6 +42,7 @@ _PLANNED = frozenset({
 # Loaded apart from the others, for those who take no gradients.
 _APART: dict[str, str] = {
     "custom_gradient": "opkiln.runtime.grad",
+    "torch_function": "opkiln.runtime.autograd",
     **dict.fromkeys(["grad", "value_and_grad", "vjp"], "opkiln.runtime.differentiate"),
 }
 __version__ = "0.1.0"

@@ -1,0 +1,161 @@
+"""Compiled functions that torch differentiates: a function in, one over tensors out.
+
+Its forward and backward are compiled programs. Of inputs and results torch keeps those alone whose
+elements the backward reads. The backward is such a function too, so torch differentiates it again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from opkiln import native
+from opkiln.ops import primitives as p
+from opkiln.runtime.compile import compile
+from opkiln.runtime.differentiate import pulled_back
+from opkiln.runtime.grad import leaves
+from opkiln.runtime.tree import mapped
+
+
+def torch_function(fn: Callable[..., Any], /) -> Callable[..., Any]:
+    """A function over torch tensors that takes part in torch's autograd.
+
+    Args:
+        fn: a plain or compiled function. Its tensors may be nested in tuples, lists and dicts.
+
+    Returns:
+        A function with the same arguments: tensors in, tensors out. Where none of them requires a
+        gradient it is the compiled function itself. The backward is compiled when first needed, and
+        can be differentiated again (`create_graph=True`).
+
+    Raises:
+        GradientError: in the backward: as `ok.grad`.
+    """
+    return functools.update_wrapper(_Differentiable(fn), fn)
+
+
+class _Differentiable:
+    """The two programs of a function, and what its backward reads per kind of arguments."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn = fn
+        self.forward = fn if isinstance(fn, native.Compiled) else compile(fn)
+        self._backward: _Differentiable | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        tensors = [v for v in leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
+        if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
+            return self.forward(*args, **kwargs)
+        call = _Call(self, args, kwargs)
+        found = iter(_autograd().apply(call, *tensors))
+        return mapped(call.result, lambda v: next(found) if isinstance(v, torch.Tensor) else v)
+
+    @property
+    def backward(self) -> _Differentiable:
+        """From (arguments, result, cotangents) to the cotangents of the tensors in `need`."""
+        if self._backward is None:
+
+            def backward(args: Any, kwargs: Any, result: Any, cotangents: Any, *, need: Any) -> Any:
+                whole = _flattened(self.fn, args, kwargs)
+                return pulled_back(whole, leaves((args, kwargs)), {}, result, cotangents, need)
+
+            name = f"backward({getattr(self.fn, '__qualname__', type(self.fn).__name__)})"
+            self._backward = _Differentiable(compile(backward, name=name, static="need"))
+        return self._backward
+
+
+def _flattened(fn: Callable[..., Any], args: Any, kwargs: Any) -> Callable[..., Any]:
+    """The function of the leaves of its arguments."""
+
+    def flat(*values: Any) -> Any:
+        new = iter(values)
+        own_args, own_kwargs = mapped((args, kwargs), lambda _: next(new))
+        return fn(*own_args, **own_kwargs)
+
+    return flat
+
+
+class _Call:
+    """One call on its way through torch: arguments and result as trees."""
+
+    def __init__(self, owner: _Differentiable, args: Any, kwargs: Any) -> None:
+        self.owner = owner
+        self.args = args
+        self.kwargs = kwargs
+        self.result: Any = None
+        self.need: tuple[bool, ...] = ()
+        self.read: list[bool] = []
+
+    def filled(self, tree: Any, tensors: Sequence[Any]) -> Any:
+        """A tree with other tensors in the place of its own."""
+        import torch
+
+        new = iter(tensors)
+        return mapped(tree, lambda v: next(new) if isinstance(v, torch.Tensor) else v)
+
+    def reads(self) -> list[bool]:
+        """Which tensors of arguments and result the backward reads elements of."""
+        import torch
+
+        flat = leaves((self.args, self.kwargs, self.result))
+        record, _ = self.owner.backward.forward._missing(
+            self.args, self.kwargs, self.result, self.result, need=self.need
+        )
+        graph = record.program.graph
+        read = {s for n in graph.nodes if not isinstance(n.op, p.Dim) for s in n.src}
+        read |= {*graph.outputs}
+        arrays = iter(graph.inputs)
+        return [next(arrays) in read for v in flat if isinstance(v, torch.Tensor)]
+
+
+def _stand_in(tensor: Any) -> Any:
+    """A tensor of the same shape without memory, of which only the sizes are read."""
+    return tensor.new_empty(()).expand(tensor.shape)
+
+
+@cache
+def _autograd() -> Any:
+    """The torch.autograd.Function of all calls."""
+    import torch
+
+    class Compiled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, call: _Call, *tensors: Any) -> tuple[Any, ...]:
+            call.args, call.kwargs = call.filled((call.args, call.kwargs), tensors)
+            call.result = call.owner.forward(*call.args, **call.kwargs)
+            needed = iter(ctx.needs_input_grad[1:])
+            call.need = tuple(
+                next(needed) if isinstance(v, torch.Tensor) else False
+                for v in leaves((call.args, call.kwargs))
+            )
+            results = [v for v in leaves(call.result) if isinstance(v, torch.Tensor)]
+            call.read = call.reads()
+            kept = zip((*tensors, *results), call.read, strict=True)
+            ctx.save_for_backward(*(v for v, read in kept if read))
+            ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
+            ctx.set_materialize_grads(False)
+            ctx.call = call
+            every = (call.args, call.kwargs, call.result)
+            ctx.trees = mapped(every, lambda v: _stand_in(v) if isinstance(v, torch.Tensor) else v)
+            return tuple(results)
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+            call: _Call = ctx.call
+            saved = iter(ctx.saved_tensors)
+            stand = [v for v in leaves(ctx.trees) if isinstance(v, torch.Tensor)]
+            have = [next(saved) if read else v for v, read in zip(stand, call.read, strict=True)]
+            args, kwargs, result = call.filled(ctx.trees, have)
+            given = call.filled(result, cotangents)
+            found = iter(call.owner.backward(args, kwargs, result, given, need=call.need))
+            flat = zip(leaves((args, kwargs)), call.need, strict=True)
+            return (
+                None,
+                *(next(found) if need else None for v, need in flat if isinstance(v, torch.Tensor)),
+            )
+
+    return Compiled

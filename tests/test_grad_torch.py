@@ -1,0 +1,87 @@
+"""ok.torch_function: compiled functions in torch's autograd, against torch itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import opkiln as ok
+
+torch = pytest.importorskip("torch")
+
+SMOOTH = ok.torch_function(lambda x, w: (np.tanh(x * w) + np.exp(w), (x * w).sum(axis=1)))
+
+
+def tensors(*shapes: tuple[int, ...]) -> list[Any]:
+    generator = torch.Generator().manual_seed(3)
+    made = [torch.rand(s, dtype=torch.float64, generator=generator) for s in shapes]
+    return [t.requires_grad_() for t in made]
+
+
+def test_gradcheck() -> None:
+    for shapes in (((3, 4), (3, 4)), ((3, 4), (4,)), ((3, 1), (1, 4))):
+        assert torch.autograd.gradcheck(SMOOTH, tensors(*shapes))
+
+
+def test_double_backward() -> None:
+    assert torch.autograd.gradgradcheck(SMOOTH, tensors((2, 3), (3,)))
+
+
+def test_beside_operations_of_torch() -> None:
+    def network(x: Any, w: Any, act: Any) -> Any:
+        return (act(x * w) ** 2).sum()
+
+    x, w = tensors((5,), (5,))
+    want = torch.autograd.grad(network(x, w, torch.sigmoid), (x, w))
+    got = torch.autograd.grad(network(x, w, ok.torch_function(ok.ops.expit)), (x, w))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_only_what_the_backward_reads_is_kept() -> None:
+    """Of exp the result, of a sum nothing, of a product both operands."""
+    x, y = tensors((4,), (4,))
+    for fn, args, kept in (
+        (np.exp, (x,), 1),
+        (lambda x, y: x + y, (x, y), 0),
+        (lambda x, y: x * y, (x, y), 2),
+        (lambda x, y: x * y, (x, y.detach()), 1),
+    ):
+        result = ok.torch_function(fn)(*args)
+        assert len(result.grad_fn.saved_tensors) == kept
+
+
+def test_trees_integers_and_keywords() -> None:
+    @ok.torch_function
+    def fn(tree: Any, k: int, *, scale: Any) -> Any:
+        return {"a": [tree["x"] * scale * k], "n": tree["x"] > 0}
+
+    x, s = tensors((3,), ())
+    result = fn({"x": x, "i": torch.arange(3)}, 2, scale=s)
+    assert not result["n"].requires_grad
+    result["a"][0].sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((3,), 2 * s.item(), dtype=torch.float64))
+    torch.testing.assert_close(s.grad, 2 * x.detach().sum())
+
+
+def test_without_gradients_it_is_the_compiled_function() -> None:
+    double = ok.torch_function(lambda x: x * 2)
+    x = torch.ones(3)
+    assert not double(x).requires_grad
+    with torch.no_grad():
+        assert not double(x.requires_grad_()).requires_grad
+    assert double(x).grad_fn is not None
+
+
+def test_results_that_get_no_gradient() -> None:
+    x, w = tensors((3, 4), (4,))
+    SMOOTH(x, w)[1].sum().backward()
+    torch.testing.assert_close(x.grad, w.detach().expand(3, 4))
+
+
+def test_half_types() -> None:
+    x = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
+    ok.torch_function(lambda x: np.exp(x).sum())(x).backward()
+    assert x.grad.dtype == torch.bfloat16
