@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from opkiln import native
@@ -16,6 +16,7 @@ from opkiln.ops import primitives as p
 from opkiln.runtime.compile import compile
 from opkiln.runtime.differentiate import pulled_back
 from opkiln.runtime.grad import leaves
+from opkiln.runtime.program import Program
 from opkiln.runtime.tree import mapped
 
 
@@ -41,7 +42,7 @@ class _Differentiable:
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
-        self.forward = fn if isinstance(fn, native.Compiled) else compile(fn)
+        self.forward: Any = fn if isinstance(fn, native.Compiled) else compile(fn)
         self._backward: _Differentiable | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -101,15 +102,21 @@ class _Call:
         """Which tensors of arguments and result the backward reads elements of."""
         import torch
 
-        flat = leaves((self.args, self.kwargs, self.result))
         record, _ = self.owner.backward.forward._missing(
             self.args, self.kwargs, self.result, self.result, need=self.need
         )
-        graph = record.program.graph
-        read = {s for n in graph.nodes if not isinstance(n.op, p.Dim) for s in n.src}
-        read |= {*graph.outputs}
-        arrays = iter(graph.inputs)
-        return [next(arrays) in read for v in flat if isinstance(v, torch.Tensor)]
+        arrays = iter(_inputs_read(record.program))
+        flat = leaves((self.args, self.kwargs, self.result))
+        return [next(arrays) for v in flat if isinstance(v, torch.Tensor)]
+
+
+@lru_cache(maxsize=1024)
+def _inputs_read(program: Program) -> tuple[bool, ...]:
+    """Per input of a program, whether it reads elements of it, and not just its sizes."""
+    graph = program.graph
+    read = {s for n in graph.nodes if not isinstance(n.op, p.Dim) for s in n.src}
+    read.update(graph.outputs)
+    return tuple(node in read for node in graph.inputs)
 
 
 def _stand_in(tensor: Any) -> Any:

@@ -148,7 +148,7 @@ class Record:
 class Function(Generic[P, R]):
     """The Python side of one compiled function: what the native object calls on a miss."""
 
-    def __init__(self, fn: Callable[P, R], options: Options) -> None:
+    def __init__(self, fn: Callable[P, R], options: Options, *, takes_out: bool = True) -> None:
         check_traceable(fn)
         self.fn = fn
         self.options = options
@@ -157,13 +157,13 @@ class Function(Generic[P, R]):
         self.__qualname__ = self.name  # what the native side calls the function in messages
         self.signature = _signature(fn)
         self.parameters = tuple(self.signature.parameters.values())
-        self.native = self._native()
+        self.native = self._native(takes_out)
         self.history = History(self.name, fn, options)
         # Held by the native side, which lets go of them when a receiver dies.
         self._records: dict[Any, WeakSet[Record]] = {}
         self._lock = ForkLock()
 
-    def _native(self) -> native.Compiled:
+    def _native(self, takes_out: bool) -> native.Compiled:
         unknown = [s for s in self.options.static if s not in self.signature.parameters]
         if unknown:
             raise ArgumentError(
@@ -177,6 +177,7 @@ class Function(Generic[P, R]):
             tuple(native.MISSING if p.default is p.empty else p.default for p in self.parameters),
             tuple(p.name in self.options.static for p in self.parameters),
             MODES.index(self.options.errstate),
+            takes_out,
         )
         functools.update_wrapper(cast("Any", made), self.fn)
         return made
@@ -223,6 +224,8 @@ class Function(Generic[P, R]):
                 divisions=(f"{op} ({at})" for op, at in blame.divisions(traced.graph, -1)),
             )
             record = Record(traced, program, kinds, _array_labels(traced, labels, kinds), cause)
+            if config.disable:
+                record.plan.set_fallback()
             records.setdefault(key, WeakSet()).add(record)
             if len(records) > SIGNATURES:  # the native side still holds those it uses
                 records.pop(next(iter(records)))
@@ -482,16 +485,25 @@ def compile(fn: Any = None, /, **options: Unpack[Keywords]) -> Any:
     chosen = checked(dict(options))
 
     def decorate(function: Callable[..., Any]) -> Any:
-        if config.disable:
-            from opkiln.runtime.plain import Plain
-
-            return Plain(function)
-        apply_limits()
-        made = Function(function, chosen).native
-        _LIVE.add(made)
-        return made
+        return callable_of(function, chosen)
 
     return decorate if fn is None else decorate(fn)
+
+
+def callable_of(function: Callable[..., Any], options: Options, *, derivative: bool = False) -> Any:
+    """The callable of a function.
+
+    A derivative takes no `out=`; it cannot run as plain NumPy, so under OPKILN_DISABLE=1 it is
+    interpreted.
+    """
+    if config.disable and not derivative:
+        from opkiln.runtime.plain import Plain
+
+        return Plain(function)
+    apply_limits()
+    made = Function(function, options, takes_out=not derivative).native
+    _LIVE.add(made)
+    return made
 
 
 def _array_labels(traced: Traced, labels: tuple[str, ...], kinds: str) -> tuple[str, ...]:

@@ -16,10 +16,11 @@ import numpy as np
 from opkiln import native
 from opkiln.ops import primitives as p
 from opkiln.ops.dtypes import kind_of
-from opkiln.runtime.compile import compile
+from opkiln.runtime.compile import callable_of, compile
 from opkiln.runtime.errors import ArgumentError, GradientError
 from opkiln.runtime.grad import Reverse, leaves, variable
 from opkiln.runtime.graph import Node
+from opkiln.runtime.options import checked
 from opkiln.runtime.trace import check_traceable
 from opkiln.runtime.trace.promote import (
     BROADCAST,
@@ -93,8 +94,8 @@ def vjp(fn: Callable[..., Any], /, *primals: Any) -> tuple[Any, Callable[[Any], 
     """The result of `fn(*primals)`, and a function from a cotangent of it to those of the primals.
 
     The cotangent has the tree of the result, with arrays that broadcast to its arrays, or None for
-    no cotangent; it is not read where the result is no float. The function may be called often; it holds the primals and
-    the result, which it uses in place of computing them again.
+    none; it is not read where the result is no float. The function may be called often: it holds
+    the primals and the result, which it uses in place of computing it again.
 
     Raises:
         GradientError: as `grad`.
@@ -178,7 +179,7 @@ def _compiled(door: str, fn: Any, function: Callable[..., Any], options: Any) ->
     if door != "vjp":
         functools.update_wrapper(function, fn)
         function.__qualname__ = keywords["name"]
-    return compile(function, **{**keywords, **options})
+    return callable_of(function, checked({**keywords, **options}), derivative=True)
 
 
 def _name(fn: Any) -> str:
@@ -304,14 +305,14 @@ def _session(fn: Any, args: Any) -> Session:
     """The trace that is in progress.
 
     Raises:
-        GradientError: the function is called without one: under OPKILN_DISABLE=1, or on no array.
+        GradientError: nothing that is passed is traced.
     """
     values = leaves(args)
     if not any(isinstance(v, (ArrayValue, HostValue)) for v in values):
         raise failure(
             GradientError,
             f"the gradient of {_name(fn)}: expected arrays or floats as arguments",
-            fix="pass an array; OPKILN_DISABLE=1 leaves plain NumPy, which has no gradients",
+            fix="pass an array, not in a static argument",
         )
     return session_of(values)
 

@@ -426,3 +426,16 @@ def test_argnums_are_checked() -> None:
             ok.grad(np.sin, argnums)  # type: ignore[arg-type]
     with pytest.raises(errors.GradientError, match="there is no argument 3"):
         ok.grad(lambda x: x.sum(), 3)(np.ones(2))
+
+
+def test_a_gradient_takes_no_out() -> None:
+    with pytest.raises(errors.ArgumentError, match="unexpected keyword argument 'out'"):
+        ok.grad(lambda x: x.sum())(np.ones(2), out=np.ones(2))
+
+
+def test_disabled_gradients_are_interpreted() -> None:
+    with ok.config.scope(disable=True):
+        f = ok.grad(lambda x: ok.compile(np.exp)(x).sum())
+        x = np.array([0.0, 1.0])
+        np.testing.assert_allclose(f(x), np.exp(x), rtol=1e-15)
+        assert f.info().builds == 0 and f.info().fallbacks == 1

@@ -41,7 +41,6 @@ int read_parameters(Compiled* self, PyObject* kinds, PyObject* is_static) {
   self->n_params = static_cast<int>(n);
   self->n_positional = 0;
   self->plain = true;
-  self->takes_out = true;
   PyObject* first = n ? PyTuple_GET_ITEM(self->names, 0) : Py_None;
   self->has_self = PyUnicode_Check(first) && PyUnicode_CompareWithASCIIString(first, "self") == 0;
   for (Py_ssize_t i = 0; i < n; i++) {
@@ -87,14 +86,15 @@ int watch_receivers(Compiled* self) {
 }
 
 PyObject* compiled_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
-  static const char* keywords[] = {"frontend", "names",    "kinds", "defaults",
-                                   "static",   "errstate", nullptr};
+  static const char* keywords[] = {"frontend", "names",    "kinds",     "defaults",
+                                   "static",   "errstate", "takes_out", nullptr};
   PyObject *frontend, *names, *kinds, *defaults, *is_static;
   unsigned char errstate = kIgnore;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!SO!O!|b:Compiled",
+  int takes_out = 1;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!SO!O!|bp:Compiled",
                                    const_cast<char**>(keywords), &frontend, &PyTuple_Type, &names,
                                    &kinds, &PyTuple_Type, &defaults, &PyTuple_Type, &is_static,
-                                   &errstate)) {
+                                   &errstate, &takes_out)) {
     return nullptr;
   }
   Ref owner(type->tp_alloc(type, 0));  // zero-filled
@@ -108,6 +108,7 @@ PyObject* compiled_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     Ref list(PySequence_List(names));
     if (!list || !(self->names = PyList_AsTuple(list.get()))) return nullptr;
     self->defaults = Py_NewRef(defaults);
+    self->takes_out = takes_out != 0;
     if (read_parameters(self, kinds, is_static) < 0) return nullptr;
     self->errstate = errstate;
   }

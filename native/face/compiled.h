@@ -40,7 +40,7 @@ struct Compiled {
   int n_positional_only;
   int n_quick;                // n_params when so many arguments need no binding, else -1
   bool plain;                 // positional parameters only, none static: the short way binds
-  bool takes_out;             // `out=` is ours, no parameter has that name
+  bool takes_out;             // there is an `out=`, and no parameter has that name
   uint8_t errstate;           // what an integer division fault does: an Errstate
   bool has_self;              // the first parameter is named `self`: any object, by identity
   uint64_t guess_generation;  // while this is the thread's generation, `guess` is alive:

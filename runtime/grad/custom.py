@@ -132,14 +132,15 @@ def custom_gradient(fn: F, /) -> F:
         if generator:
             steps = fn(*args, **kwargs)
             return next(steps), functools.partial(_sent, name, steps)
-        made = fn(*args, **kwargs)
+        made: Any = fn(*args, **kwargs)
         if not is_a(made, tuple) or len(made) != 2 or not callable(made[1]):
             raise failure(
                 GradientError,
                 f"custom_gradient: {name} returned a {type(made).__name__}",
                 fix="return (result, function of its cotangent), or write a generator",
             )
-        return made
+        result, pull = made
+        return result, pull
 
     @functools.wraps(fn)
     def function(*args: Any, **kwargs: Any) -> Any:
