@@ -84,9 +84,8 @@ def captured(o: Any) -> np.ndarray[Any, Any]:
     # Refused under no_grad() too: later calls may be outside of it.
     if _is_torch(_class_of(o)) and o.requires_grad:
         raise ArgumentError(
-            f"a {type(o).__name__} with requires_grad cannot be used: gradients through compiled "
-            f"functions are not built yet",
-            fix="use w.detach() in the function, or pass it as an argument inside torch.no_grad()",
+            f"a {type(o).__name__} with requires_grad cannot be used: a constant gets no gradient",
+            fix="pass it as an argument of ok.torch_function(f), or use w.detach() in the function",
         )
     return native.foreign_array(o)
 
@@ -105,8 +104,7 @@ def check_tensor(tensor: Any, written: bool) -> None:
     if forward_ad.unpack_dual(tensor).tangent is not None:
         raise ArgumentError(
             f"expected a tensor without tangent, got a {name} of forward-mode autograd",
-            fix="pass forward_ad.unpack_dual(x).primal: gradients through compiled functions are "
-            "not built yet",
+            fix="pass forward_ad.unpack_dual(x).primal: there are no forward-mode gradients",
         )
     if tensor.is_neg():
         raise ArgumentError(
@@ -116,9 +114,9 @@ def check_tensor(tensor: Any, written: bool) -> None:
     if tensor.requires_grad and torch.is_grad_enabled():
         what = "written in place" if written else "used"
         raise ArgumentError(
-            f"a {name} with requires_grad cannot be {what}: gradients through compiled functions "
-            f"are not built yet",
-            fix="pass x.detach(), or call inside torch.no_grad()",
+            f"a {name} with requires_grad cannot be {what}: compiled functions record no gradient",
+            fix="wrap the function in ok.torch_function, pass x.detach(), or call inside "
+            "torch.no_grad()",
         )
 
 

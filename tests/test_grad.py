@@ -439,3 +439,12 @@ def test_disabled_gradients_are_interpreted() -> None:
         x = np.array([0.0, 1.0])
         np.testing.assert_allclose(f(x), np.exp(x), rtol=1e-15)
         assert f.info().builds == 0 and f.info().fallbacks == 1
+
+
+# ---- products ----
+
+
+def test_products_by_finite_differences() -> None:
+    for shapes in (((3, 4), (4, 2)), ((2, 3, 4), (4, 2)), ((1, 3, 4), (5, 4, 2)), ((4,), (4, 2)),
+                   ((3, 4), (4,)), ((4,), (4,))):  # fmt: skip
+        check(lambda a, b: (np.tanh(a @ b) ** 2).sum(), *arrays(*shapes))
