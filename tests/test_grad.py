@@ -270,6 +270,8 @@ PIECEWISE = {"digamma", "hard_swish"}
 def test_perturbations_of_two_levels_are_not_confused() -> None:
     """d/dx of x * (d/dy of x * y) is 2 x, not 3 x or x."""
     assert ok.grad(lambda x: x * ok.grad(lambda y: x * y)(x))(3.0) == 6.0
+    twice = ok.compile(lambda x: ok.grad(lambda a, b: a * b * b, (0, 1))(x, x))
+    assert twice(np.float64(3.0)) == (9.0, 18.0)
 
 
 def test_compiled_functions_and_gradients_inline_into_each_other() -> None:

@@ -61,6 +61,8 @@ def test_T3_a_sum_keeps_sizes_only() -> None:
         dx, dy = interpret(made.graph, made.arguments([whole], sizes))
         np.testing.assert_allclose(dx, whole.sum(0), rtol=1e-15)
         np.testing.assert_array_equal(dy, whole)
+    one = backward(lambda a, b: a + b, a, b, need=(False, True))
+    assert one.inputs == (False, True, False, True)  # the size of the result is its cotangent's
 
 
 def test_T4_relu_keeps_its_result() -> None:
@@ -134,6 +136,7 @@ def test_K30_a_result_given_twice_and_an_input_given_back() -> None:
     dx, dw = run(made, A, B, A * B, A * B, A, g, h, k)
     np.testing.assert_allclose(dx, (g + h) * B + k, rtol=1e-15)
     np.testing.assert_allclose(dw, (g + h) * A, rtol=1e-15)
+    assert made.values[0] and not any(made.inputs[2:5])  # what is given back is no result to keep
     made = backward_graph(twice, (False, True), (True, False, True))
     assert made.outputs == (False, True) and not made.inputs[7]
     assert backward_graph(twice, (True, True), (False, False, True)).outputs == (True, False)
