@@ -41,19 +41,36 @@ class _Differentiable:
     """The two programs of a function, and what its backward reads per kind of arguments."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn = fn
+        self.fn: Any = fn
         self.forward: Any = fn if isinstance(fn, native.Compiled) else compile(fn)
         self._backward: _Differentiable | None = None
+        self._fixed: dict[Any, _Differentiable] = {}  # by the values of static parameters
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         import torch
 
+        if self.forward is self.fn and self.fn._frontend.options.static:
+            return self._with_static(args, kwargs)
         tensors = [v for v in leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             return self.forward(*args, **kwargs)
         call = _Call(self, args, kwargs)
-        found = iter(_autograd().apply(call, *tensors))
-        return mapped(call.result, lambda v: next(found) if isinstance(v, torch.Tensor) else v)
+        found = _autograd().apply(call, *tensors)
+        return _filled(call.result, found)
+
+    def _with_static(self, args: Any, kwargs: Any) -> Any:
+        """The call of the function whose static parameters have their values already."""
+        frontend = self.fn._frontend
+        bound = frontend.signature.bind(*args, **kwargs).arguments
+        static = {n: bound.pop(n) for n in frontend.options.static if n in bound}
+        key = tuple((n, self.forward._static_id(v)) for n, v in static.items())
+        if key not in self._fixed:
+
+            def fixed(**others: Any) -> Any:
+                return self.fn(**others, **static)
+
+            self._fixed[key] = _Differentiable(fixed)
+        return self._fixed[key](**bound)
 
     @property
     def backward(self) -> _Differentiable:
@@ -91,13 +108,6 @@ class _Call:
         self.need: tuple[bool, ...] = ()
         self.read: list[bool] = []
 
-    def filled(self, tree: Any, tensors: Sequence[Any]) -> Any:
-        """A tree with other tensors in the place of its own."""
-        import torch
-
-        new = iter(tensors)
-        return mapped(tree, lambda v: next(new) if isinstance(v, torch.Tensor) else v)
-
     def reads(self) -> list[bool]:
         """Which tensors of arguments and result the backward reads elements of."""
         import torch
@@ -119,6 +129,14 @@ def _inputs_read(program: Program) -> tuple[bool, ...]:
     return tuple(node in read for node in graph.inputs)
 
 
+def _filled(tree: Any, tensors: Sequence[Any]) -> Any:
+    """A tree with other tensors in the place of its own."""
+    import torch
+
+    new = iter(tensors)
+    return mapped(tree, lambda v: next(new) if isinstance(v, torch.Tensor) else v)
+
+
 def _stand_in(tensor: Any) -> Any:
     """A tensor of the same shape without memory, of which only the sizes are read."""
     return tensor.new_empty(()).expand(tensor.shape)
@@ -132,7 +150,7 @@ def _autograd() -> Any:
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, call: _Call, *tensors: Any) -> tuple[Any, ...]:
-            call.args, call.kwargs = call.filled((call.args, call.kwargs), tensors)
+            call.args, call.kwargs = _filled((call.args, call.kwargs), tensors)
             call.result = call.owner.forward(*call.args, **call.kwargs)
             needed = iter(ctx.needs_input_grad[1:])
             call.need = tuple(
@@ -145,21 +163,21 @@ def _autograd() -> Any:
             ctx.save_for_backward(*(v for v, read in kept if read))
             ctx.mark_non_differentiable(*(r for r in results if not r.is_floating_point()))
             ctx.set_materialize_grads(False)
-            ctx.call = call
+            # Not the call itself, which holds the tensors.
+            ctx.owner, ctx.need, ctx.read = call.owner, call.need, call.read
             every = (call.args, call.kwargs, call.result)
             ctx.trees = mapped(every, lambda v: _stand_in(v) if isinstance(v, torch.Tensor) else v)
             return tuple(results)
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-            call: _Call = ctx.call
             saved = iter(ctx.saved_tensors)
             stand = [v for v in leaves(ctx.trees) if isinstance(v, torch.Tensor)]
-            have = [next(saved) if read else v for v, read in zip(stand, call.read, strict=True)]
-            args, kwargs, result = call.filled(ctx.trees, have)
-            given = call.filled(result, cotangents)
-            found = iter(call.owner.backward(args, kwargs, result, given, need=call.need))
-            flat = zip(leaves((args, kwargs)), call.need, strict=True)
+            have = [next(saved) if read else v for v, read in zip(stand, ctx.read, strict=True)]
+            args, kwargs, result = _filled(ctx.trees, have)
+            given = _filled(result, cotangents)
+            found = iter(ctx.owner.backward(args, kwargs, result, given, need=ctx.need))
+            flat = zip(leaves((args, kwargs)), ctx.need, strict=True)
             return (
                 None,
                 *(next(found) if need else None for v, need in flat if isinstance(v, torch.Tensor)),

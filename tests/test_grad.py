@@ -450,3 +450,50 @@ def test_products_by_finite_differences() -> None:
     for shapes in (((3, 4), (4, 2)), ((2, 3, 4), (4, 2)), ((1, 3, 4), (5, 4, 2)), ((4,), (4, 2)),
                    ((3, 4), (4,)), ((4,), (4,))):  # fmt: skip
         check(lambda a, b: (np.tanh(a @ b) ** 2).sum(), *arrays(*shapes))
+
+
+# ---- programs of the seed ----
+
+
+def test_T8_batch_normalisation_in_single_precision() -> None:
+    """Large values, two shapes of one function, every level: as the interpreter."""
+
+    def normalised(x: Any, scale: Any, shift: Any) -> Any:
+        mean = x.mean(axis=(0, 2, 3), keepdims=True)
+        spread = ((x - mean) ** 2).mean(axis=(0, 2, 3), keepdims=True)
+        return (x - mean) / np.sqrt(spread + np.float32(1e-5)) * scale + shift
+
+    def loss(x: Any, scale: Any, shift: Any, g: Any) -> Any:
+        y = normalised(x, scale, shift)
+        return (y * g).sum(), y
+
+    rng = np.random.default_rng(2)
+    scale, shift = (rng.random((1, 3, 1, 1), np.float32) for _ in range(2))
+    functions = [ok.grad(loss, has_aux=True, opt_level=n) for n in (0, 1, 2)]  # type: ignore[misc]
+    for shape in ((1, 3, 223, 223), (8, 3, 10, 20)):
+        x = rng.random(shape, np.float32) * np.float32(1e3) + np.float32(1e3)
+        g = rng.random(shape, np.float32)
+        with ok.config.scope(disable=True):
+            want, y = ok.grad(loss, has_aux=True)(x, scale, shift, g)
+        for f in functions:
+            got, out = f(x, scale, shift, g)
+            np.testing.assert_allclose(out, y, rtol=5e-6, atol=5e-6)
+            np.testing.assert_allclose(got, want, rtol=5e-6, atol=5e-6)
+
+
+def test_T11_log_sigmoid_and_softplus() -> None:
+    """As they are and written out, to the squared distance from 2."""
+    (x,) = arrays((2, 16, 10, 16), low=-1, high=1)
+    for row, plain in (
+        (ok.ops.softplus, lambda x: np.log1p(np.exp(-abs(x))) + np.maximum(x, 0)),
+        (ok.ops.log_sigmoid, lambda x: -(np.log1p(np.exp(-abs(x))) + np.maximum(-x, 0))),
+    ):
+        own, written = (ok.value_and_grad(distance(f)) for f in (row, plain))
+        for _ in range(2):
+            (value, gradient), (want, slope) = own(x), written(x)
+            np.testing.assert_allclose(value, want, rtol=1e-6)
+            np.testing.assert_allclose(gradient, slope, rtol=1e-6)
+
+
+def distance(fn: Function) -> Function:
+    return lambda x: ((fn(x) - 2) ** 2).sum()
