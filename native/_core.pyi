@@ -80,18 +80,33 @@ class Plan:
     def __init__(self) -> None: ...
     def host(self, op: str, a: int = -1, b: int = -1, ival: int = 0, fval: float = 0.0) -> int: ...
     def buffer(
-        self, kind: str, dtype: int, extents: Sequence[int] = ..., rank: int = -1
+        self,
+        kind: str,
+        dtype: int,
+        extents: Sequence[int] = ...,
+        rank: int = -1,
+        dense: bool = False,
+    ) -> int: ...
+    def view(
+        self,
+        dtype: int,
+        extents: Sequence[int],
+        buffer: int,
+        axes: Sequence[tuple[int, int, int]],
+        space: Sequence[int],
+        copy: int,
     ) -> int: ...
     def scalar(self, reg: int, dtype: int, mode: str) -> int: ...
     def kernel(
         self,
         extents: Sequence[int],
         reduce_mask: int,
-        operands: Sequence[tuple[int, Sequence[int], bool]],
+        operands: Sequence[tuple[int, Sequence[tuple[int, int, int]], bool]],
         scalars: Sequence[int] = ...,
         ns_per_element: float = 1.0,
         may_raise: bool = False,
         product: bool = False,
+        view: int = -1,
     ) -> int: ...
     def output_buffer(self, buffer: int) -> None: ...
     def output_host(self, reg: int) -> None: ...

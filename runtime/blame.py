@@ -6,13 +6,15 @@ The graph is the rewritten one with the calling function's own lines.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, NoReturn
 
 from opkiln.native import dtype_of
 from opkiln.ops.elementwise.presets import DIVISION_BY_ZERO, DIVISION_OVERFLOW
-from opkiln.ops.primitives import BroadcastTo, FromHost, Input, Reduce
+from opkiln.ops.primitives import BroadcastTo, FromHost, Input, Reduce, Reshape
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import (
+    BoundsError,
     HostDivisionError,
     HostRangeError,
     IntegerDivisionError,
@@ -40,6 +42,7 @@ _HOST_ERRORS: dict[str, tuple[type[OpkilnError], str]] = {
     "range": (HostRangeError, "Python integer {a} is out of bounds for {dtype}"),
     "overflow": (HostRangeError, "arithmetic on sizes or Python numbers is out of range"),
     "zero_division": (HostDivisionError, "division of a size or Python number by zero"),
+    "index": (BoundsError, "index {a} is out of bounds for an axis of size {b}"),
     "negative_power": (IntegerPowerError, "Python integer to a negative power; use a float"),
     "domain": (
         NotYet,
@@ -78,11 +81,14 @@ def _misfit(node: Node | None, shapes: Shapes) -> str:
         known = [
             tuple(evaluate_host(s.shape, shapes)) for s in node.src if not s.is_host and s.shape
         ]
-        if not isinstance(node.op, BroadcastTo):
+        if not isinstance(node.op, (BroadcastTo, Reshape)):
             return misfit(known)
-        target = tuple(evaluate_host(node.src[1:], shapes))
+        target = tuple(int(n) for n in evaluate_host(node.src[1:], shapes))
     except (OpkilnError, IndexError):  # a size that comes from a Python number
         return ""
+    if isinstance(node.op, Reshape):
+        size, text = prod(int(n) for n in known[0]), str(target).replace(" ", "")
+        return f"cannot reshape array of size {size} into shape {text}"
     return f"an array of shape {known[0]} cannot be broadcast to shape {target}"
 
 

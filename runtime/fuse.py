@@ -12,10 +12,18 @@ from collections.abc import Iterator
 from opkiln.ops import primitives as p
 from opkiln.ops.dtypes import dtype_row
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
-from opkiln.runtime.graph import Node, is_one, topological
-
-AxisMap = tuple[int, ...]  # per axis of a node: the iteration axis it follows, or -1
-Use = tuple[Node, AxisMap]
+from opkiln.runtime.graph import Node, const_value, is_one
+from opkiln.runtime.indexmap import (
+    AxisMap,
+    Stored,
+    Use,
+    covered,
+    normal,
+    picks,
+    plain,
+    sources,
+)
+from opkiln.runtime.stores import IN_MEMORY, Stores
 
 # From this cost on a value is stored rather than computed twice: about one transcendental function.
 DEAR = 6.0
@@ -33,44 +41,14 @@ def node_cost(node: Node) -> float:
         return row.cost * widest / 4
     if isinstance(node.op, p.Reduce):
         return REDUCTIONS[node.op.row].cost
-    if isinstance(node.op, p.Reinterpret):
+    if isinstance(node.op, (p.Reinterpret, Stored)):
         return 0.0
     return 0.25
 
 
-def normal(node: Node, axes: AxisMap) -> AxisMap:
-    """The map with axes known to have length 1 marked as broadcast: they follow nothing."""
-    return tuple(-1 if is_one(dim) else axis for dim, axis in zip(node.shape, axes, strict=True))
-
-
-def sources(node: Node, axes: AxisMap) -> Iterator[Use]:
-    """What a use of `node` at `axes` reads: each source with its own map.
-
-    Views are maps, nothing more.
-    """
-    op = node.op
-    if isinstance(op, p.Transpose):
-        inner = [-1] * len(axes)
-        for position, axis in zip(op.perm, axes, strict=True):
-            inner[position] = axis
-        yield node.src[0], normal(node.src[0], tuple(inner))
-    elif isinstance(op, p.ExpandDims):
-        kept = tuple(a for i, a in enumerate(axes) if i not in op.axes)
-        yield node.src[0], normal(node.src[0], kept)
-    elif isinstance(op, p.BroadcastTo):
-        yield _aligned(node.src[0], axes)
-    elif not isinstance(op, (p.Input, p.Constant, p.FromHost, p.Reduce, p.MatMul)):
-        for source in node.src:
-            yield _aligned(source, axes)
-
-
-def _aligned(source: Node, axes: AxisMap) -> Use:
-    """Right-aligned, as broadcasting does."""
-    return source, normal(source, axes[len(axes) - source.rank :])
-
-
-def _covered(axes: AxisMap) -> frozenset[int]:
-    return frozenset(a for a in axes if a >= 0)
+def _arrays(node: Node) -> list[Node]:
+    """The sources that are no sizes, each once."""
+    return [s for s in dict.fromkeys(node.src) if not s.is_host]
 
 
 def kept_map(node: Node) -> AxisMap:
@@ -78,14 +56,18 @@ def kept_map(node: Node) -> AxisMap:
     op = node.op
     assert isinstance(op, p.Reduce)
     rank = node.src[0].rank
-    kept = tuple(-1 if i in op.axes else i for i in range(rank))
-    return normal(node, kept if op.keepdims else tuple(a for a in kept if a >= 0))
+    kept = [-1 if i in op.axes else i for i in range(rank)]
+    return normal(node, plain(*(kept if op.keepdims else [a for a in kept if a >= 0])))
 
 
 def operand_of(reduction: Node) -> Use:
     """What a reduction reads: its source, axis by axis."""
     (x,) = reduction.src
-    return x, normal(x, tuple(range(x.rank)))
+    return x, normal(x, plain(*range(x.rank)))
+
+
+_PLENTY = 1e6  # more work than any threshold
+_FROM_MEMORY = (p.Input, p.Constant, p.FromHost, p.Reduce, p.UpdateSlices, p.Reshape, p.MatMul)
 
 
 def product_space(product: Node) -> tuple[Node, ...]:
@@ -97,16 +79,21 @@ def factors_of(product: Node) -> tuple[Use, Use]:
     """What a matrix product reads, over its space."""
     a, b = product.src
     *batch, m, n, k = range(product.rank + 1)
-    left = normal(a, (*batch[len(batch) + 2 - a.rank :], m, k))
-    return (a, left), (b, normal(b, (*batch[len(batch) + 2 - b.rank :], k, n)))
+    left = plain(*batch[len(batch) + 2 - a.rank :], m, k)
+    right = plain(*batch[len(batch) + 2 - b.rank :], k, n)
+    return (a, normal(a, left)), (b, normal(b, right))
 
 
 def in_memory_of(node: Node) -> Node:
     """What must lie in memory for a product to read `node` through strides."""
-    base = node
+    base, part = node, None
     while isinstance(base.op, p.VIEWS):
+        if isinstance(base.op, (p.Slice, p.Diagonal)):
+            part = part or base
         base = base.src[0]
-    return node if isinstance(base.op, (p.Constant, p.FromHost)) else base
+    if isinstance(base.op, IN_MEMORY):
+        return base
+    return node if isinstance(base.op, (p.Constant, p.FromHost)) else part or base
 
 
 class Group:
@@ -136,17 +123,17 @@ class Group:
             # Full-size stores belong where the columns are contiguous: not beside a reduction of
             # leading axes, whose columns stride through memory.
             fits = not self.reduced or len(self.space) - 1 in self.reduced
-            return normal(node, tuple(range(node.rank))) if fits else None
+            return normal(node, plain(*range(node.rank))) if fits else None
         if self.reduced:
             kept = tuple(i for i in range(len(self.space)) if i not in self.reduced)
             if node.shape == tuple(self.space[i] for i in kept):
-                return normal(node, kept)
+                return normal(node, plain(*kept))
             flat = tuple(-1 if i in self.reduced else i for i in range(len(self.space)))
             if node.rank == len(self.space) and all(
                 is_one(d) if a < 0 else d is self.space[a]
                 for d, a in zip(node.shape, flat, strict=True)
             ):
-                return normal(node, flat)
+                return normal(node, plain(*flat))
         return None
 
     def add(self, node: Node, axes: AxisMap) -> None:
@@ -171,7 +158,7 @@ class Group:
     def _stores_space(self) -> bool:
         """Whether an anchor of the full space fixes it."""
         return self.space != self.folded or any(
-            not isinstance(node.op, p.Reduce) and len(_covered(axes)) == len(self.space)
+            not isinstance(node.op, p.Reduce) and len(covered(axes)) == len(self.space)
             for node, axes in self.anchors
         )
 
@@ -181,14 +168,16 @@ class Fusion:
 
     def __init__(self, outputs: tuple[Node, ...], *, fuse: bool = True) -> None:
         self.outputs = tuple(dict.fromkeys(n for n in outputs if not n.is_host))
-        self.order = [n for n in topological(self.outputs) if not n.is_host]
-        self.stored: set[Node] = set(self.outputs)
+        self.stores = Stores(self.outputs)
+        self.order = self.stores.order
+        self.stored: set[Node] = {*self.outputs, *self.stores.needed}
         self.fuse = fuse
         if not fuse:  # opt_level 0: one kernel per op
             self.stored.update(n for n in self.order if isinstance(n.op, (p.Elementwise, p.Cast)))
         for product in [n for n in self.order if isinstance(n.op, p.MatMul)]:
             bases = [in_memory_of(factor) for factor in product.src]
             self.stored |= {product, *(b for b in bases if not isinstance(b.op, p.Input))}
+        self.stored |= self._sliced_apart()
         while True:
             self._group()
             dear = self._recomputed()
@@ -207,7 +196,7 @@ class Fusion:
         elif isinstance(node.op, p.Reduce):
             stack = [operand_of(node)]
         else:
-            stack = list(sources(node, axes))
+            stack = list(sources(node, axes, group.space))
         seen: set[Use] = set()
         while stack:
             use = stack.pop()
@@ -216,31 +205,36 @@ class Fusion:
             seen.add(use)
             yield use
             if use[0] not in self.home:
-                stack.extend(sources(*use))
+                stack.extend(sources(*use, group.space))
 
     def _group(self) -> None:
         self.groups: list[Group] = []
         self.home: dict[Node, int] = {}  # anchor -> its group
         for node in self.order:
-            if node in self.stored or isinstance(node.op, p.Reduce):
+            if isinstance(node.op, p.UpdateSlices):
+                self.home[node] = max(self.home[piece] for piece in self.stores.pieces[node])
+            elif isinstance(node.op, p.Reshape):
+                self.home[node] = self.home[self.stores.copies.get(node, node.src[0])]
+            elif node in self.stored or isinstance(node.op, (p.Reduce, Stored)):
                 self._settle(node)
 
     def _settle(self, node: Node) -> None:
         if isinstance(node.op, p.MatMul):
             group = Group(product_space(node), (node.rank,), alone=True)
-            group.add(node, normal(node, tuple(range(node.rank))))
+            group.add(node, normal(node, plain(*range(node.rank))))
             self.home[node] = len(self.groups)
             self.groups.append(group)
             return
         space = node.src[0].shape if isinstance(node.op, p.Reduce) else node.shape
         reduced = node.op.axes if isinstance(node.op, p.Reduce) else ()
+        alone = node in self.stores.copies.values() or not self.fuse
         for index, group in enumerate(self.groups):
-            axes = group.place(node) if self.fuse and not group.alone else None
+            axes = group.place(node) if not (alone or group.alone) else None
             if axes is not None and self._depends_only_on(group, index, (node, axes)):
                 group.add(node, axes)
                 self.home[node] = index
                 return
-        group = Group(space, reduced)
+        group = Group(space, reduced, alone=alone)
         axes = group.place(node)
         assert axes is not None, "a reduction over no axis is its operand and never gets here"
         group.add(node, axes)
@@ -254,13 +248,44 @@ class Fusion:
             home = self.home.get(node)
             if home is None:
                 continue
-            if home > index or (home == index and own[node] != axes):
+            if home > index or (home == index and own.get(node) != axes):
                 return False
-        # A nest that becomes a reduction must not strand full-size stores on strided columns.
         node = anchor[0]
+        before = self.stores.before.get(node)
+        if before is not None and self.home[before] >= index:
+            return False
+        # A nest that becomes a reduction must not strand full-size stores on strided columns.
         if isinstance(node.op, p.Reduce) and not group.reduced:
             return len(group.space) - 1 in node.op.axes
         return True
+
+    def _sliced_apart(self) -> set[Node]:
+        """Values that shifted slices would compute again and again, as each step of a stencil does.
+
+        Counted before any index map is made: of a deep stencil there would be too many.
+        """
+        work: dict[Node, float] = {}  # of an element, down to memory
+        for node in self.order:
+            work[node] = 0.0
+            if node not in self.stored and not isinstance(node.op, _FROM_MEMORY):
+                computed = isinstance(node.op, (p.Elementwise, p.Cast))
+                below = sum(work[s] for s in _arrays(node))
+                work[node] = min(below + (node_cost(node) if computed else 0.0), _PLENTY)
+        found: set[Node] = set()
+        shifted: dict[Node, float] = {}  # index maps that slices make
+        straight: dict[Node, float] = {}  # those of all other readers, which share them
+        for node in reversed(self.order):
+            ways = straight.get(node, 0.0) + shifted.get(node, 0.0)
+            if work[node] * (ways - 1) >= DEAR:
+                found.add(node)
+            if node in found or not work[node] or isinstance(node.op, Stored):
+                ways = 1.0
+            for source in _arrays(node):
+                if not isinstance(node.op, (p.Slice, p.Diagonal)):
+                    straight[source] = max(straight.get(source, 0.0), ways)
+                elif all(const_value(count) != 1 for count in node.src[2::2]):
+                    shifted[source] = min(shifted.get(source, 0.0) + ways, _PLENTY)
+        return found
 
     def _recomputed(self) -> set[Node]:
         """Values worth storing: dear ones computed in two places, work repeated along more axes."""
@@ -272,26 +297,28 @@ class Fusion:
             for anchor in group.anchors:
                 used = list(self.uses(group, anchor))
                 for node, axes in used:
-                    if node not in self.home and node_cost(node) >= DEAR:
+                    if node in self.home or picks((node, axes)):
+                        continue
+                    if node_cost(node) >= DEAR:
                         dear.setdefault(node, set()).add((index, axes))
-                work = self._work(used)
+                work = self._work(used, group)
                 for node, axes in [anchor, *used]:
                     if node in self.home and (node, axes) != anchor:
                         continue
-                    covered = _covered(axes)
-                    for source, inner in sources(node, axes):
-                        smaller = _covered(inner)
+                    whole = covered(axes)
+                    for source, inner in sources(node, axes, group.space):
+                        smaller = covered(inner)
                         # Values of a call, and of a row in a reduction, leave the loop.
                         hoisted = not smaller or (bool(group.reduced) and smaller == rows)
                         if (
-                            smaller < covered
+                            smaller < whole
                             and not hoisted
                             and work.get((source, inner), 0.0) >= REPEATED
                         ):
                             repeated.add(source)
         return repeated | {node for node, places in dear.items() if len(places) > 1}
 
-    def _work(self, used: list[Use]) -> dict[Use, float]:
+    def _work(self, used: list[Use], group: Group) -> dict[Use, float]:
         """Cost of computing each use from memory, sources of equal extent included."""
         total: dict[Use, float] = {}
         evaluated = set(used)
@@ -306,8 +333,8 @@ class Fusion:
                 continue
             inner = [
                 s
-                for s in sources(node, axes)
-                if _covered(s[1]) == _covered(axes) and s in evaluated
+                for s in sources(node, axes, group.space)
+                if covered(s[1]) == covered(axes) and s in evaluated
             ]
             missing = [s for s in inner if s not in total]
             if missing:

@@ -15,6 +15,7 @@ import numpy as np
 
 from opkiln.ops.record import record
 from opkiln.runtime.graph import Names, Node, size_text
+from opkiln.runtime.indexmap import AxisMap
 
 DT = np.dtype[np.generic]
 
@@ -104,13 +105,10 @@ class Section:
 
 @record
 class Operand:
-    """An array the kernel touches.
-
-    `axes[i]` is the buffer's axis under iteration axis i, or -1 (broadcast).
-    """
+    """An array the kernel touches; `axes` say what the index along each axis of it follows."""
 
     buffer: int
-    axes: tuple[int, ...]
+    axes: AxisMap
     dtype: DT
     write: bool
     per_row: bool = False  # constant along the columns by construction
@@ -150,7 +148,8 @@ class Kernel:
         lines = [head]
         for i, o in enumerate(self.operands):
             mode = "out" if o.write else "in"
-            lines.append(f"  {mode}{i}: {o.dtype.name} buffer {o.buffer} axes {list(o.axes)}")
+            axes = ", ".join(along.text({}) for along in o.axes)
+            lines.append(f"  {mode}{i}: {o.dtype.name} buffer {o.buffer} axes [{axes}]")
         for section in self.sections:
             lines.append(f"  {section.kind}:")
             lines += [f"    {self.show(s)}" for s in section.body]
@@ -176,25 +175,52 @@ class Kernel:
 
 
 @record
+class View:
+    """Elements of another buffer, in C order, under extents of the view's own.
+
+    Those elements are `axes` over the index space `space`. Buffer `copy` holds them, dense, where
+    the other's strides allow no view: -1 if they always do.
+    """
+
+    buffer: int
+    axes: AxisMap
+    space: tuple[Node, ...]
+    copy: int
+
+
+@record
 class Buffer:
-    """Memory a plan touches. kind: arg, capture, out, temp. `extents` are host nodes."""
+    """Memory a plan touches. kind: arg, capture, out, temp, view. `extents` are host nodes.
+
+    `dense` says that a temp lies in C order, whichever order the loop that writes it has.
+    """
 
     kind: str
     dtype: DT
     extents: tuple[Node, ...]
+    dense: bool = False
+    view: View | None = None
 
     def text(self, names: Names) -> str:
         """One line for printing."""
-        return f"{self.kind} {self.dtype.name}[{_extents(self.extents, names)}]"
+        text = f"{self.kind} {self.dtype.name}[{_extents(self.extents, names)}]"
+        if self.view is not None:
+            text += f" of buffer {self.view.buffer}"
+            text += f" or its copy {self.view.copy}" if self.view.copy >= 0 else ""
+        return text
 
 
 @record
 class Launch:
-    """A kernel with what the plan binds to it: iteration extents and scalar slots."""
+    """A kernel with what the plan binds to it: iteration extents and scalar slots.
+
+    It is the copy that buffer `view` may need, or runs always (-1).
+    """
 
     kernel: Kernel
     extents: tuple[Node, ...]
     scalars: tuple[int, ...]
+    view: int = -1
 
 
 @record
@@ -226,7 +252,8 @@ class Lowered:
             for i, (n, d, m) in enumerate(self.scalars)
         ]
         for i, launch in enumerate(self.launches):
-            lines.append(f"launch {i} over [{_extents(launch.extents, names)}]")
+            needed = f" unless buffer {launch.view} needs no copy" if launch.view >= 0 else ""
+            lines.append(f"launch {i} over [{_extents(launch.extents, names)}]{needed}")
             lines.append(str(launch.kernel))
         return "\n".join(lines)
 

@@ -8,18 +8,18 @@ from opkiln.ops import primitives as p
 from opkiln.ops.elementwise.presets import RAISING
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime import kernel as k
-from opkiln.runtime.fuse import (
-    DEAR,
+from opkiln.runtime.fuse import DEAR, Fusion, Group, factors_of, node_cost, operand_of
+from opkiln.runtime.graph import Graph, Node, const_value, host_const, make, topological
+from opkiln.runtime.indexmap import (
+    Along,
     AxisMap,
-    Fusion,
-    Group,
+    Stored,
     Use,
-    factors_of,
-    node_cost,
-    operand_of,
+    covered,
+    normal,
+    plain,
     sources,
 )
-from opkiln.runtime.graph import Graph, Node, host_const, make, topological
 from opkiln.runtime.infer import guards
 
 
@@ -48,17 +48,19 @@ class _Program:
         fusion = self.fusion
         in_memory = fusion.in_memory()
         # Outputs first and in their own order, which is that of the entries of `out=`.
-        temps = (n for n in fusion.order if n in in_memory and n not in fusion.outputs)
-        for node in (*fusion.outputs, *temps):
-            kind = "out" if node in fusion.outputs else "temp"
-            self.written[node] = self.buffer(kind, node.dtype, node.shape)
-            if not isinstance(node.op, p.Input):
+        for node in fusion.outputs:
+            self.written[node] = self.buffer("out", node.dtype, node.shape)
+            if not isinstance(node.op, (p.Input, p.Reshape)):
+                self.memory[node] = self.written[node]
+        for node in fusion.order:
+            if isinstance(node.op, p.Reshape):
+                self.memory[node] = self.view(node)
+            elif node in in_memory and node not in fusion.outputs:
+                dense = node in fusion.stores.dense
+                self.written[node] = self.buffer("temp", node.dtype, node.shape, dense=dense)
                 self.memory[node] = self.written[node]
         launches = tuple(
-            _Body(self, index, group).product()
-            if group.alone
-            else _Body(self, index, group).launch()
-            for index, group in enumerate(fusion.groups)
+            _Body(self, index, group).launch() for index, group in enumerate(fusion.groups)
         )
         outputs: dict[tuple[str, object], int] = {}
         slots: list[int] = []
@@ -66,11 +68,10 @@ class _Program:
             place = ("host", node) if node.is_host else ("buffer", self.written[node])
             slots.append(outputs.setdefault(place, len(outputs)))
         self.checks += [guard for n in fusion.order for guard in guards(n)]
+        sizes = [s for n in fusion.order for s in (*n.shape, *n.src) if s.is_host]
         self.checks += [
             h
-            for n in fusion.order
-            for dim in n.shape
-            for h in topological([dim])
+            for h in topological(sizes)
             if isinstance(h.op, p.HostOp) and h.op.fn in ("bcast", "same", "index")
         ]
         return k.Lowered(
@@ -82,10 +83,42 @@ class _Program:
             tuple(dict.fromkeys(self.checks)),
         )
 
-    def buffer(self, kind: str, dtype: k.DT, extents: tuple[Node, ...]) -> int:
+    def buffer(
+        self, kind: str, dtype: k.DT, extents: tuple[Node, ...], *, dense: bool = False,
+        view: k.View | None = None,
+    ) -> int:  # fmt: skip
         """A new buffer's index."""
-        self.buffers.append(k.Buffer(kind, dtype, extents))
+        self.buffers.append(k.Buffer(kind, dtype, extents, dense, view))
         return len(self.buffers) - 1
+
+    def view(self, node: Node) -> int:
+        """The buffer of a reshape: a view of the memory that its operand is an index map of."""
+        value = place = node.src[0]
+        axes = normal(value, plain(*range(value.rank)))
+        while place not in self.memory:
+            ((place, axes),) = sources(place, axes, value.shape)
+        copy = -1
+        if node in self.fusion.stores.copies:
+            copy = self.buffer("temp", value.dtype, value.shape, dense=True)
+            self.written[self.fusion.stores.copies[node]] = copy
+        view = k.View(self.memory[place], axes, value.shape, copy)
+        return self.buffer("view", node.dtype, node.shape, view=view)
+
+    def destination(self, node: Node, axes: AxisMap) -> tuple[int, AxisMap]:
+        """The buffer that an anchor is written to, and where: a store may have a part of it."""
+        if node in self.written:
+            return self.written[node], axes
+        owner, starts, steps = self.fusion.stores.target[node]
+        if steps:
+            parts = zip(axes, node.shape, owner.shape, starts, steps, strict=True)
+            axes = tuple([_within(*part) for part in parts])
+        return self.written[owner], axes
+
+    def view_of(self, group: Group) -> int:
+        """The view that the group is the copy for, or -1."""
+        stores, node = self.fusion.stores, group.anchors[0][0]
+        owner = stores.target[node].owner if node in stores.target else None
+        return self.memory[owner] if owner and stores.copies.get(owner) is node else -1
 
     def scalar(self, node: Node) -> int:
         """The slot of a FromHost node."""
@@ -117,12 +150,14 @@ class _Body:
 
     def launch(self) -> k.Launch:
         """The kernel and its bindings."""
+        if isinstance(self.group.anchors[0][0].op, p.MatMul):
+            return self.product()
         # One column loop per stage: reductions first, since a later stage may need them.
         for node, axes in self.group.anchors:
             if isinstance(node.op, p.Reduce):
                 self.reduction(node, axes)
         for node, axes in self.group.anchors:
-            if node in self.program.written:
+            if node in self.program.written or isinstance(node.op, Stored):
                 self.store(node, axes)
         rank = len(self.group.space)
         folded = self.folded_columns()
@@ -137,7 +172,9 @@ class _Body:
             bool(self.faults & RAISING),
             folded,
         )
-        return k.Launch(kernel, self.group.space, tuple(self.slots))
+        return k.Launch(
+            kernel, self.group.space, tuple(self.slots), self.program.view_of(self.group)
+        )
 
     def product(self) -> k.Launch:
         """The kernel of a matrix product: no statements, both operands read where they lie."""
@@ -146,7 +183,7 @@ class _Body:
         for factor in factors_of(node):
             use = factor
             while not self.in_memory(use[0]):
-                (use,) = sources(*use)
+                (use,) = sources(*use, self.group.space)
             operands.append(self.read(*use))
         operands.append(self.write(node, axes, per_row=True))
         dtype = in_kernel(node.dtype)
@@ -204,7 +241,7 @@ class _Body:
             if use in self.level:
                 stack.pop()
                 continue
-            below = [] if self.is_leaf(use) else list(sources(*use))
+            below = self.below(use)
             missing = [b for b in below if b not in self.level]
             if missing:
                 stack.extend(reversed(missing))
@@ -219,15 +256,19 @@ class _Body:
             stage = self.levels(operand_of(node))[1]
             return 1, stage + 1
         if self.is_leaf(use):
-            covered = {a for a in axes if a >= 0}
-            if not covered:
+            followed = covered(axes)
+            if not followed:
                 # Without axes all of it is one element, which the loop makes as any other.
                 return (2 if self.in_memory(node) and not self.group.space else 0), 0
-            row = bool(self.group.reduced) and not covered & set(self.group.reduced)
+            row = bool(self.group.reduced) and not followed & set(self.group.reduced)
             return (1, 0) if row else (2, 0)
         inner = [self.level[b] for b in below]
         level = max((lv for lv, _ in inner), default=0)
         return level, max((stage for _, stage in inner), default=0)
+
+    def below(self, use: Use) -> list[Use]:
+        """What computing the use reads."""
+        return [] if self.is_leaf(use) else list(sources(*use, self.group.space))
 
     def is_leaf(self, use: Use) -> bool:
         """Whether the value is read: from memory, a parameter, a constant or own accumulators."""
@@ -267,7 +308,7 @@ class _Body:
         """Write an anchor to its buffer, in the loop or once per row."""
         use = (node, axes)
         level, stage = self.levels(use)
-        wide = bool({a for a in axes if a >= 0} & set(self.group.reduced)) or not self.group.reduced
+        wide = bool(covered(axes) & set(self.group.reduced)) or not self.group.reduced
         if wide and self.broadcasts:
             stage = max(stage, self.folds)  # beside no fold, which may run over other columns
         arg = self.value(use, stage if wide else -1)
@@ -277,9 +318,7 @@ class _Body:
 
     def write(self, node: Node, axes: AxisMap, *, per_row: bool) -> k.Operand:
         """The anchor's buffer, which it fills."""
-        inverse = {a: i for i, a in enumerate(axes) if a >= 0}
-        target = tuple(inverse.get(i, -1) for i in range(len(self.group.space)))
-        buffer = self.program.written[node]
+        buffer, target = self.program.destination(node, axes)
         return k.Operand(buffer, target, in_kernel(node.dtype), True, per_row)
 
     def value(self, root: Use, stage: int) -> int:
@@ -293,7 +332,7 @@ class _Body:
             if self.known(use, stage) is not None:
                 stack.pop()
                 continue
-            below = [] if self.is_leaf(use) or self.kept(use, stage) else list(sources(*use))
+            below = [] if self.kept(use, stage) else self.below(use)
             missing = [b for b in below if self.known(b, stage) is None]
             if missing:
                 stack.extend(reversed(missing))
@@ -323,7 +362,7 @@ class _Body:
         where = (level, stage if level == 2 else own)
         key = (use, stage if level == 2 else -1)
         op = node.op
-        if isinstance(op, (*p.VIEWS, p.Reinterpret)) and not self.is_leaf(use):
+        if isinstance(op, (*p.VIEWS, p.Reinterpret, Stored)) and not self.is_leaf(use):
             found = self.known(below[0], stage)
             assert found is not None
             self.values[key] = found
@@ -351,11 +390,8 @@ class _Body:
         self.emit(*where, statement)
 
     def read(self, node: Node, axes: AxisMap) -> k.Operand:
-        inverse = {a: i for i, a in enumerate(axes) if a >= 0}
-        target = tuple(inverse.get(i, -1) for i in range(len(self.group.space)))
-        per_row = bool(self.group.reduced) and not set(inverse) & set(self.group.reduced)
-        buffer = self.program.memory[node]
-        return k.Operand(buffer, target, in_kernel(node.dtype), False, per_row)
+        per_row = bool(self.group.reduced) and not covered(axes) & set(self.group.reduced)
+        return k.Operand(self.program.memory[node], axes, in_kernel(node.dtype), False, per_row)
 
     def from_scratch(self, use: Use, stage: int) -> int:
         """Store a dear value in its own loop, load it in this one.
@@ -370,11 +406,8 @@ class _Body:
             if self.broadcasts:  # a fold may run over one column where stores have none
                 extents = tuple(make(p.HostOp("max"), dim, host_const(1)) for dim in extents)
             index = self.program.buffer("temp", node.dtype, extents)
-            target = tuple(
-                columns.index(i) if i in columns else -1 for i in range(len(self.group.space))
-            )
-            writer = k.Operand(index, target, in_kernel(node.dtype), True)
-            self.scratch[use] = k.Operand(index, target, in_kernel(node.dtype), False)
+            writer = k.Operand(index, plain(*columns), in_kernel(node.dtype), True)
+            self.scratch[use] = k.Operand(index, plain(*columns), in_kernel(node.dtype), False)
             self.emit(2, own, k.Store(self.operand(writer), self.value(use, own)))
         out = self.new(node.dtype)
         self.emit(2, stage, k.Load(out, self.operand(self.scratch[use])))
@@ -389,6 +422,14 @@ class _Body:
 
     def emit(self, level: int, stage: int, statement: k.Statement) -> None:
         self.sections.setdefault((level, 0 if level == 0 else stage), []).append(statement)
+
+
+def _within(along: Along, part: Node, whole: Node, start: Node, step: int) -> Along:
+    """The map of an axis of which `part` elements are written."""
+    if part is whole and step == 1:
+        return along
+    at = None if const_value(start) == 0 else start
+    return Along(along.axis, host_const(step) if along.axis >= 0 else None, at)
 
 
 def in_kernel(dtype: k.DT) -> k.DT:

@@ -9,6 +9,7 @@ from opkiln.native import Plan, dtype_code
 from opkiln.ops import primitives as p
 from opkiln.runtime import blas
 from opkiln.runtime.graph import Node, Pin, topological
+from opkiln.runtime.indexmap import AxisMap
 from opkiln.runtime.kernel import Lowered
 
 # Host functions that exist for ints ("_i") and floats ("_f"); the operands decide.
@@ -28,6 +29,17 @@ class _Registers:
             if node not in self.of and node.is_host:
                 self.of[node] = self.compute(node)
         return self.of[root]
+
+    def all(self, roots: tuple[Node, ...]) -> list[int]:
+        """Registers of several nodes."""
+        return [self(root) for root in roots]
+
+    def map(self, axes: AxisMap) -> list[tuple[int, int, int]]:
+        """An index map as (iteration axis, register of the step, register of the start), or -1."""
+        return [(m.axis, self.known(m.step), self.known(m.start)) for m in axes]
+
+    def known(self, root: Node | None) -> int:
+        return -1 if root is None else self(root)
 
     def new(self, node: Node, op: str, *regs: int, ival: int = 0, fval: float = 0.0) -> int:
         a, b = (*regs, -1, -1)[:2]
@@ -95,12 +107,13 @@ def make_plan(
         kind = "arg" if index < args else "capture"
         plan.buffer(kind, dtype_code(buffer.dtype), [], len(buffer.extents))
     for buffer in lowered.buffers[len(inputs) :]:
-        plan.buffer(
-            buffer.kind,
-            dtype_code(buffer.dtype),
-            [registers(e) for e in buffer.extents],
-            len(buffer.extents),
-        )
+        code, extents = dtype_code(buffer.dtype), registers.all(buffer.extents)
+        if buffer.view is None:
+            plan.buffer(buffer.kind, code, extents, len(extents), buffer.dense)
+        else:
+            view = buffer.view
+            axes, space = registers.map(view.axes), registers.all(view.space)
+            plan.view(code, extents, view.buffer, axes, space, view.copy)
     for node in lowered.checks:
         registers(node)
     for node, dtype, mode in lowered.scalars:
@@ -108,13 +121,14 @@ def make_plan(
     for launch in lowered.launches:
         kernel = launch.kernel
         plan.kernel(
-            [registers(e) for e in launch.extents],
+            registers.all(launch.extents),
             sum(1 << axis for axis in kernel.reduced),
-            [(o.buffer, list(o.axes), o.write) for o in kernel.operands],
+            [(o.buffer, registers.map(o.axes), o.write) for o in kernel.operands],
             list(launch.scalars),
             kernel.cost,
             kernel.may_raise,
             kernel.product,
+            launch.view,
         )
     for kind, value in lowered.outputs:
         _output(plan, registers, kind, value)

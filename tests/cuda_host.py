@@ -69,7 +69,7 @@ class Host:
         fault = np.zeros(1, np.uint64)
         for i, launch in enumerate(self.lowered.launches):
             blocks, threads = call.grid(i)
-            if blocks:
+            if blocks and call.needed(i, places):
                 threads, blocks = (threads, blocks) if launch.kernel.reduced else (1, 1)
                 run = self.library[f"run_ok_k{i}"]
                 run(call.arguments(i, places, fault.ctypes.data), blocks, threads)

@@ -98,6 +98,11 @@ class Fake:
         return sum(entry[0] == what for entry in self.log)
 
 
+def whole(*axes: int) -> list[tuple[int, int, int]]:
+    """An operand's axes, each following all of an iteration axis."""
+    return [(axis, -1, -1) for axis in axes]
+
+
 def elementwise(
     plan: Plan, ranks: list[int], codes: list[int], outs: list[int],
     scalars: list[int] | None = None, captures: list[int] | None = None, **options: Any,
@@ -122,11 +127,11 @@ def elementwise(
         assert register is not None
         extents.append(register)
     operands = [
-        (buffer, [a - (rank - r) if a >= rank - r else -1 for a in range(rank)], False)
+        (buffer, whole(*range(rank - r, rank)), False)
         for buffer, r in zip(inputs, ranks, strict=True)
     ]
     results = [plan.buffer("out", code, extents) for code in outs]
-    operands += [(b, list(range(rank)), True) for b in results]
+    operands += [(b, whole(*range(rank)), True) for b in results]
     plan.kernel(extents, 0, operands, scalars, **options)
     for b in results:
         plan.output_buffer(b)
@@ -163,7 +168,7 @@ def weak_maker(kernel: str, code: int, mode: str = "check") -> Maker:
         for i, kind in enumerate(weak):
             slots.append(plan.scalar(plan.host(f"arg_{kind}", i), code, mode))
         extents = [plan.host("extent", buffer, ival=i) for i in range(x.ndim)]
-        axes = list(range(x.ndim))
+        axes = whole(*range(x.ndim))
         out = plan.buffer("out", code, extents)
         plan.kernel(extents, 0, [(buffer, axes, False), (out, axes, True)], slots)
         plan.output_buffer(out)
@@ -183,8 +188,7 @@ def make_sum(fake: Fake, tree: Any, leaves: list[Any], kinds: str) -> Record:
     for e in extents[1:]:
         count = plan.host("mul_i", count, e)
     out = plan.buffer("out", F64, [])
-    axes = list(range(x.ndim))
-    operands = [(buffer, axes, False), (out, [-1] * x.ndim, True)]
+    operands = [(buffer, whole(*range(x.ndim)), False), (out, [], True)]
     plan.kernel(extents, (1 << x.ndim) - 1, operands)
     plan.output_buffer(out)
     plan.output_host(count)

@@ -26,6 +26,7 @@ import opkiln as ok
 from opkiln.ops import primitives as p
 from opkiln.runtime.emit_cpp import Job, emit
 from opkiln.runtime.graph import Graph
+from opkiln.runtime.indexmap import covered
 from opkiln.runtime.infer import make
 from opkiln.runtime.jit import build_or_load
 from opkiln.runtime.lower import lower
@@ -143,10 +144,10 @@ def launch(address: int, kernel: Any, x: np.ndarray[Any, Any]) -> list[bytes]:
     row, col = [], []
     kept, reduced = (0, 1) if kernel.reduced == (1,) else (1, 0)
     for operand in kernel.operands:
-        rank = sum(a >= 0 for a in operand.axes)
-        strides = along if rank == 2 else {0: size, 1: size}
-        row.append(strides[kept] if operand.axes[kept] >= 0 else 0)
-        col.append(strides[reduced] if operand.axes[reduced] >= 0 else 0)
+        axes = covered(operand.axes)
+        strides = along if len(axes) == 2 else {0: size, 1: size}
+        row.append(strides[kept] if kept in axes else 0)
+        col.append(strides[reduced] if reduced in axes else 0)
     scalars = np.array([np.float32(x.shape[0]).view(np.uint32)], np.uint64)
     pointers = (ctypes.c_void_p * len(memory))(*(m.ctypes.data for m in memory))
     strides = [(ctypes.c_int64 * len(memory))(*s) for s in (row, col, [0] * len(memory))]

@@ -8,6 +8,7 @@ from tests.graphs import F4, F8, I8, apply, chain, const, fold, inputs, softmax,
 from opkiln.ops import primitives as p
 from opkiln.runtime import kernel as k
 from opkiln.runtime.graph import Graph, Node
+from opkiln.runtime.indexmap import plain
 from opkiln.runtime.infer import make
 from opkiln.runtime.lower import lower
 
@@ -89,7 +90,7 @@ def test_views_are_index_maps() -> None:
     (kernel,) = kernels(Graph((x, y), (apply("multiply", s, x),)))
     assert rows(kernel) == ["add", "multiply"]
     maps = {(o.buffer, o.axes) for o in kernel.operands if not o.write}
-    assert maps == {(0, (1, 0)), (1, (1, 0)), (0, (0, 1))}
+    assert maps == {(0, plain(1, 0)), (1, plain(1, 0)), (0, plain(0, 1))}
 
 
 def test_misaligned_use_of_a_reduction_goes_through_memory() -> None:

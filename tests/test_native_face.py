@@ -21,6 +21,7 @@ from tests.native_fake import (
     library,
     make_sum,
     simple,
+    whole,
 )
 
 from opkiln.native import Plan, Slot
@@ -489,7 +490,7 @@ def test_pins_choose_the_record(compiled: Factory) -> None:
         out = plan.buffer("out", F64, extents)
         slot = plan.scalar(plan.host("const_f", fval=float(len(leaves[0]))), F64, "check")
         zero = plan.scalar(plan.host("const_f", fval=0.0), F64, "check")
-        plan.kernel(extents, 0, [(buffer, [0], False), (out, [0], True)], [slot, zero])
+        plan.kernel(extents, 0, [(buffer, whole(0), False), (out, whole(0), True)], [slot, zero])
         plan.output_buffer(out)
         plan.pin(buffer, 0, len(leaves[0]))
         plan.finish()

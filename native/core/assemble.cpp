@@ -7,17 +7,18 @@
 namespace opkiln::core {
 
 std::size_t Instantiation::block_bytes() const {
-  const std::size_t slots = plan_.buffers().size(), nouts = plan_.outs().size();
+  const std::size_t slots = plan_.slots(), nouts = plan_.outs().size();
   std::size_t bytes = room<char*>(slots) + room<Nest>(nests_.size()) + room<OutSpec>(nouts) +
                       room<HostValue>(regs_.size()) + room<std::uint64_t>(plan_.scalars().size()) +
                       room<std::int64_t>(plan_.temps().size()) + room<ByteRange>(slots) +
                       room<std::uint8_t>(nouts * plan_.args().size());
+  for (const Start& start : starts_) bytes += room<MovingStart>(start.moving.size());
   for (const int id : plan_.outs())
     bytes += 2 * room<std::int64_t>(buffers_[static_cast<std::size_t>(id)].shape.size());
   for (std::size_t k = 0; k < nests_.size(); ++k) {
     const NestLayout& nest = nests_[k];
     const std::size_t nops = nest.row_strides.size(), outer = nest.outer_extents.size();
-    bytes += room<std::int64_t>(nops) + room<std::int64_t>(nest.col_strides.size()) +
+    bytes += room<std::int64_t>(nops) * 2 + room<std::int64_t>(nest.col_strides.size()) +
              room<std::int64_t>(nest.run_strides.size()) + room<std::uint32_t>(nops) +
              room<std::int64_t>(outer) + room<std::int64_t>(outer * nops) +
              room<Pack>(nest.packs.size());
@@ -33,7 +34,7 @@ void Instantiation::assemble_buffers(Executor* ex, const ArrayView* args, const 
                                      const ArrayView* outs) {
   const std::size_t nargs = plan_.args().size(), ncaptures = plan_.captures().size(),
                     nouts = plan_.outs().size();
-  const std::size_t slots = plan_.buffers().size();
+  const std::size_t slots = plan_.slots();
   ex->base_ = take<char*>(slots);
   std::fill(ex->base_, ex->base_ + slots, nullptr);
   ex->slot_count_ = static_cast<std::uint32_t>(slots);
@@ -44,8 +45,9 @@ void Instantiation::assemble_buffers(Executor* ex, const ArrayView* args, const 
   for (std::size_t k = 0; k < ncaptures; ++k) ex->captures()[k] = captures[k].data;
 
   ex->ranges_ = take<ByteRange>(slots);
-  for (std::size_t id = 0; id < slots; ++id) {
+  for (std::size_t id = 0; id < buffers_.size(); ++id) {
     const Buffer& b = buffers_[id];
+    if (spec(static_cast<int>(id)).kind == BufferKind::kView) continue;
     ex->ranges_[plan_.slot(static_cast<int>(id))] =
         byte_range(b.dtype, static_cast<int>(b.shape.size()), b.shape.data(), b.strides.data());
   }
@@ -100,7 +102,8 @@ void Instantiation::assemble_packs(Nest* nest, std::size_t kernel) {
   nest->flat = layout.flat;
 }
 
-void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel) {
+void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel,
+                                  std::size_t starts_at) {
   const KernelSpec& spec_of = plan_.kernels()[kernel];
   const NestLayout& layout = nests_[kernel];
   const std::size_t nops = spec_of.operands.size(), outer = layout.outer_extents.size();
@@ -111,11 +114,21 @@ void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel) 
   std::copy(layout.col_strides.begin(), layout.col_strides.end(), col);
   std::copy(layout.run_strides.begin(), layout.run_strides.end(), far);
   auto* slot = take<std::uint32_t>(nops);
+  auto* start = take<std::int64_t>(nops);
   nest->direct = true;
+  bool moved = false;
   for (std::size_t j = 0; j < nops; ++j) {
-    slot[j] = static_cast<std::uint32_t>(plan_.slot(spec_of.operands[j].buffer));
+    slot[j] = static_cast<std::uint32_t>(plan_.slot(at(spec_of.operands[j].buffer).memory));
+    const Start& from = starts_[starts_at + j];
+    start[j] = from.fixed;
+    moved = moved || from.fixed != 0 || !from.moving.empty();
+    for (const auto& [reg, bytes] : from.moving)
+      ex->moving_[ex->moving_count_++] = {start + j, from.fixed, bytes, reg};
     nest->direct = nest->direct && slot[j] == slot[0] + j;
   }
+  nest->direct = nest->direct && !moved;
+  nest->start = moved ? start : nullptr;
+  ex->view_copies_ += spec_of.view >= 0;
   auto *extents = take<std::int64_t>(outer), *strides = take<std::int64_t>(outer * nops);
   std::copy(layout.outer_extents.begin(), layout.outer_extents.end(), extents);
   nest->outer_count = 1;
@@ -177,9 +190,12 @@ std::unique_ptr<Executor> Instantiation::assemble(const ArrayView* args, const A
   ex->scalars_ = take<std::uint64_t>(plan_.scalars().size());
   std::fill(ex->scalars_, ex->scalars_ + plan_.scalars().size(), 0);
   ex->nests_ = take<Nest>(nests_.size());
-  if (!ex->fallback_)
-    for (std::size_t k = 0; k < nests_.size(); ++k)
-      if (nests_[k].launch) assemble_nest(ex.get(), &ex->nests_[ex->nest_count_++], k);
+  std::size_t moving = 0, starts_at = 0;
+  for (const Start& start : starts_) moving += start.moving.size();
+  ex->moving_ = take<MovingStart>(moving);
+  for (std::size_t k = 0; k < nests_.size(); starts_at += plan_.kernels()[k++].operands.size())
+    if (nests_[k].launch && !ex->fallback_)
+      assemble_nest(ex.get(), &ex->nests_[ex->nest_count_++], k, starts_at);
   ex->fill_fixed_scalars();
   ex->workspace_size_ = ex->nest_count_ != 0 ? static_cast<std::size_t>(workspace_) : 0;
   ex->settle();

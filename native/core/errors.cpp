@@ -19,6 +19,8 @@ const char* host_error_name(HostErrorKind kind) noexcept {
       return "range";
     case HostErrorKind::kNegativePower:
       return "negative_power";
+    case HostErrorKind::kIndex:
+      return "index";
     case HostErrorKind::kDomain:
       return "domain";
   }

@@ -28,6 +28,7 @@ enum class HostErrorKind : std::uint8_t {
   kEmptyReduction,  // a == 0 elements into b results
   kRange,           // value a does not fit dtype code b
   kNegativePower,   // integer a to a negative power b
+  kIndex,           // index a is out of bounds for extent b
   kDomain,          // negative float to a fractional power (complex in Python)
 };
 

@@ -92,6 +92,21 @@ void Executor::prepare(const HostValue* weak) {
   for (const CallScalar& s : plan_->call_scalars())
     scalars_[s.slot] = scalar_slot(regs_[s.reg], s.type, s.dtype, s.mode, s.reg);
   if (copies_scalars_) copy_scalars();
+  if (moving_count_ != 0) move_starts();
+}
+
+void Executor::move_starts() noexcept {
+  for (const MovingStart *m = moving_, *end = moving_ + moving_count_; m != end; ++m)
+    *m->place = m->fixed;
+  for (const MovingStart *m = moving_, *end = moving_ + moving_count_; m != end; ++m)
+    *m->place += regs_[m->reg].i * m->bytes;
+}
+
+/// Where the operands of a nest begin.
+void Executor::point(const Nest& nest, char** ptr) const noexcept {
+  for (std::uint32_t j = 0; j < nest.nops; ++j) ptr[j] = base_[nest.slot[j]];
+  if (nest.start == nullptr) return;
+  for (std::uint32_t j = 0; j < nest.nops; ++j) ptr[j] += nest.start[j];
 }
 
 void Executor::setup(const HostValue* weak) {
@@ -107,6 +122,7 @@ std::uint64_t Executor::run_all(const HostValue* weak) {
     faults |=
         nest->simple ? nest->fn(&nest->args, 0, nest->rows) : run_range(*nest, 0, nest->units);
   }
+  if (view_copies_ != 0 && pool_ != nullptr) pool_->count_packs(view_copies_);
   phase_ = Phase::kLaunched;
   return faults;
 }
@@ -149,14 +165,14 @@ std::uint64_t Executor::run_range(const Nest& nest, std::int64_t begin, std::int
   KernelArgs args = nest.args;
   args.ptr = ptr;
   if (nest.single && begin == 0 && end == nest.units) {
-    for (std::uint32_t j = 0; j < nops; ++j) ptr[j] = base_[nest.slot[j]];
+    point(nest, ptr);
     return nest.fn(&args, 0, nest.rows);
   }
   // One pass of the loop per place of the outer axes.
   const std::int64_t per_outer = nest.units / nest.outer_count;
   std::uint64_t faults = 0;
   for (std::int64_t outer = begin / per_outer; begin < end; ++outer) {
-    for (std::uint32_t j = 0; j < nops; ++j) ptr[j] = base_[nest.slot[j]];
+    point(nest, ptr);
     std::int64_t place = outer;
     for (std::uint32_t axis = nest.outer_ndim; axis-- > 0;) {
       const std::int64_t index = place % nest.outer_extents[axis];

@@ -57,6 +57,14 @@ struct Pack {
   const std::int64_t* col_strides;
 };
 
+/// A start that comes with each call.
+struct MovingStart {
+  std::int64_t* place;  // of its operand
+  std::int64_t fixed;   // what the layout alone gives it
+  std::int64_t bytes;   // per unit of the register
+  std::int32_t reg;
+};
+
 /// One kernel over concrete loops. Everything it points to lives in the executor's block.
 struct Nest {
   KernelFn fn;
@@ -73,6 +81,7 @@ struct Nest {
   bool simple;  // direct and single: the warm path
   bool flat;    // of NestLayout, as the tile's shape
   const std::uint32_t* slot;          // per operand
+  std::int64_t* start;                // per operand: bytes from its pointer on; or null
   const std::int64_t* outer_extents;  // outermost first
   const std::int64_t* outer_strides;  // [axis][operand]
   const Pack* packs;
@@ -161,6 +170,8 @@ class Executor {
   void setup(const HostValue* weak);
   void fill_fixed_scalars();
   void copy_scalars() noexcept;
+  void move_starts() noexcept;
+  void point(const Nest& nest, char** ptr) const noexcept;
   void allocate_workspace();
   void settle() noexcept;
   std::uint64_t run_elements(const Nest& nest, KernelArgs& args, char** ptr, std::int64_t begin,
@@ -188,6 +199,9 @@ class Executor {
   HostValue* regs_ = nullptr;
   std::uint64_t* scalars_ = nullptr;
   std::int64_t* temp_offsets_ = nullptr;
+  MovingStart* moving_ = nullptr;
+  std::uint32_t moving_count_ = 0;
+  std::uint32_t view_copies_ = 0;     // nests that copy for a reshape
   ByteRange* ranges_ = nullptr;       // per pointer slot before the temps
   std::uint8_t* alias_ok_ = nullptr;  // [out][arg]
   double estimated_ns_ = 0;

@@ -22,7 +22,7 @@ struct OpRow {
 constexpr HostType kInt = HostType::kInt, kUns = HostType::kUnsigned, kFlt = HostType::kFloat;
 
 // In the order of HostOp.
-constexpr std::array<OpRow, 32> kOps = {{
+constexpr std::array<OpRow, 33> kOps = {{
     {"extent", 0, kInt, kInt},     {"arg_i", 0, kInt, kInt},    {"arg_u", 0, kInt, kUns},
     {"arg_f", 0, kInt, kFlt},      {"const_i", 0, kInt, kInt},  {"const_f", 0, kInt, kFlt},
     {"add_i", 2, kInt, kInt},      {"sub_i", 2, kInt, kInt},    {"mul_i", 2, kInt, kInt},
@@ -33,9 +33,9 @@ constexpr std::array<OpRow, 32> kOps = {{
     {"mod_f", 2, kFlt, kFlt},      {"pow_f", 2, kFlt, kFlt},    {"neg_f", 1, kFlt, kFlt},
     {"abs_f", 1, kFlt, kFlt},      {"max_f", 2, kFlt, kFlt},    {"min_f", 2, kFlt, kFlt},
     {"i2f", 1, kInt, kFlt},        {"u2f", 1, kUns, kFlt},      {"bcast", 2, kInt, kInt},
-    {"same", 2, kInt, kInt},       {"nonempty", 2, kInt, kInt},
+    {"same", 2, kInt, kInt},       {"nonempty", 2, kInt, kInt}, {"index", 2, kInt, kInt},
 }};
-static_assert(static_cast<int>(HostOp::kNonEmpty) + 1 == kOps.size());
+static_assert(static_cast<int>(HostOp::kIndex) + 1 == kOps.size());
 
 const OpRow& row(HostOp op) { return kOps[static_cast<std::size_t>(op)]; }
 
@@ -115,6 +115,9 @@ std::int64_t checked(HostOp op, std::int64_t a, std::int64_t b, int reg) {
     case HostOp::kNonEmpty:
       if (a == 0 && b != 0) fail(HostErrorKind::kEmptyReduction, reg, a, b);
       return a;
+    case HostOp::kIndex:
+      if (a < -b || a >= b) fail(HostErrorKind::kIndex, reg, a, b);
+      return a < 0 ? a + b : a;
     default:
       break;
   }

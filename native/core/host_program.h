@@ -44,6 +44,7 @@ enum class HostOp : std::uint8_t {
   kBcast,
   kSame,
   kNonEmpty,
+  kIndex,
 };
 
 /// "extent", "arg_i", "add_i", ...; throws PlanError for an unknown name.

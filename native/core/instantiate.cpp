@@ -4,8 +4,45 @@
 
 #include <algorithm>
 #include <new>
+#include <numeric>
+
+#include "reshape.h"
 
 namespace opkiln::core {
+namespace {
+
+/// A product that nothing is read through when it does not fit: slices of nothing start anywhere.
+std::int64_t wrapped(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+}
+
+std::vector<int> in_order(std::size_t rank) {
+  std::vector<int> axes(rank);
+  std::iota(axes.begin(), axes.end(), 0);
+  return axes;
+}
+
+/// The axes of a new buffer, outermost first, in the order of the loops that fill it. Along an
+/// axis that these loops write one place of, it follows its neighbour.
+std::vector<int> nested_axes(const std::vector<Along>& along, const std::vector<int>& nesting,
+                             const std::vector<std::int64_t>& shape) {
+  std::vector<int> axes;
+  const int rank = static_cast<int>(along.size());
+  const auto stays = [&](int i) { return along[static_cast<std::size_t>(i)].axis < 0; };
+  for (int i = 0; i < rank; ++i)
+    if (stays(i) && shape[static_cast<std::size_t>(i)] == 1) axes.push_back(i);
+  for (const int axis : nesting)
+    for (int i = 0; i < rank; ++i)
+      if (along[static_cast<std::size_t>(i)].axis == axis) axes.push_back(i);
+  for (int i = 0; i < rank; ++i) {
+    if (!stays(i) || shape[static_cast<std::size_t>(i)] == 1) continue;
+    const auto neighbour = std::find(axes.begin(), axes.end(), i - 1);
+    axes.insert(neighbour == axes.end() ? axes.begin() : neighbour + 1, i);
+  }
+  return axes;
+}
+
+}  // namespace
 
 Instantiated Instantiation::run(const ArrayView* args, const ArrayView* captures,
                                 const ArrayView* outs) {
@@ -46,7 +83,7 @@ std::vector<const std::int64_t*> Instantiation::shape_pointers() {
 }
 
 void Instantiation::bind_results(const ArrayView* outs) {
-  for (const BufferKind kind : {BufferKind::kOut, BufferKind::kTemp}) {
+  for (const BufferKind kind : {BufferKind::kOut, BufferKind::kTemp, BufferKind::kView}) {
     for (const int id : plan_.of_kind(kind)) {
       const BufferSpec& want = spec(id);
       Buffer& buffer = at(id);
@@ -58,7 +95,12 @@ void Instantiation::bind_results(const ArrayView* outs) {
         buffer.shape.push_back(extent);
       }
       buffer.strides.assign(buffer.shape.size(), 0);
-      if (kind == BufferKind::kTemp || outs == nullptr || !outs[want.ordinal].present()) continue;
+      if (want.dense) {
+        buffer.nbytes = dense_strides(buffer.dtype, buffer.shape, in_order(buffer.shape.size()),
+                                      buffer.strides.data());
+        buffer.known = true;
+      }
+      if (kind != BufferKind::kOut || outs == nullptr || !outs[want.ordinal].present()) continue;
       const ArrayView& out = outs[want.ordinal];
       const bool fits = out.dtype == want.dtype && out.ndim == want.rank &&
                         std::equal(buffer.shape.begin(), buffer.shape.end(), out.shape);
@@ -69,34 +111,89 @@ void Instantiation::bind_results(const ArrayView* outs) {
   }
 }
 
-std::int64_t Instantiation::stride_along(const OperandSpec& op, std::size_t axis,
-                                         std::int64_t extent, bool reduced) {
-  const int mapped = op.axis_map[axis];
-  const Buffer& buffer = at(op.buffer);
-  if (mapped >= 0) {
-    const std::int64_t have = buffer.shape[static_cast<std::size_t>(mapped)];
-    if (have == extent) return extent == 1 ? 0 : buffer.strides[static_cast<std::size_t>(mapped)];
-    if (have != 1)
-      throw PlanError("instantiate: buffer " + std::to_string(op.buffer) + " has extent " +
-                      std::to_string(have) + " where the kernel runs over " +
-                      std::to_string(extent));
+/// The bytes that one step along an iteration axis moves by; `still` says that it moves nothing.
+std::int64_t Instantiation::stride_along(int id, const std::vector<Along>& axes, std::size_t axis,
+                                         std::int64_t extent, bool* still) {
+  const Buffer& buffer = at(id);
+  std::int64_t total = 0;
+  *still = true;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i].axis != static_cast<int>(axis)) continue;
+    std::int64_t step = 1;
+    if (axes[i].step >= 0) {
+      step = regs_[static_cast<std::size_t>(axes[i].step)].i;
+    } else if (buffer.shape[i] != extent) {
+      if (buffer.shape[i] != 1)
+        throw PlanError("instantiate: buffer " + std::to_string(id) + " has extent " +
+                        std::to_string(buffer.shape[i]) + " where the kernel runs over " +
+                        std::to_string(extent));
+      step = 0;
+    }
+    *still = *still && step == 0;
+    if (extent != 1) total += wrapped(step, buffer.strides[i]);
   }
+  return total;
+}
+
+std::int64_t Instantiation::operand_stride(const KernelSpec& kernel, const OperandSpec& op,
+                                           std::size_t axis, std::int64_t extent) {
+  bool still;
+  const std::int64_t stride = stride_along(op.buffer, op.axes, axis, extent, &still);
+  const bool reduced = (kernel.reduce_mask >> axis & 1) != 0;
   // Scratch is one row long and written anew in every row.
-  if (op.write && extent > 1 && !reduced && spec(op.buffer).kind != BufferKind::kTemp)
+  if (op.write && still && extent > 1 && !reduced && spec(op.buffer).kind != BufferKind::kTemp)
     throw PlanError("instantiate: buffer " + std::to_string(op.buffer) +
                     " is written more than once per element");
-  return 0;
+  return stride;
+}
+
+Instantiation::Start Instantiation::start_of(int buffer, const std::vector<Along>& axes) {
+  Start start = at(buffer).start;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i].start < 0) continue;
+    const std::int64_t stride = at(buffer).strides[i];
+    if (plan_.program().at(axes[i].start).per_call)
+      start.moving.emplace_back(axes[i].start, stride);
+    else
+      start.fixed += wrapped(regs_[static_cast<std::size_t>(axes[i].start)].i, stride);
+  }
+  return start;
+}
+
+/// The strides of a reshaped view; where there are none, it is of the copy that a kernel makes.
+void Instantiation::resolve_view(int id) {
+  const ViewSpec& view = spec(id).view;
+  Buffer& buffer = at(id);
+  if (buffer.known) return;
+  if (spec(view.buffer).kind == BufferKind::kView) resolve_view(view.buffer);
+  std::vector<std::int64_t> space, strides;
+  for (const int reg : view.space) {
+    bool still;
+    space.push_back(regs_[static_cast<std::size_t>(reg)].i);
+    strides.push_back(stride_along(view.buffer, view.axes, space.size() - 1, space.back(), &still));
+  }
+  buffer.known = true;
+  if (reshaped_strides(buffer.dtype, space, strides, buffer.shape, buffer.strides.data())) {
+    buffer.memory = at(view.buffer).memory;
+    buffer.start = start_of(view.buffer, view.axes);
+    if (view.copy >= 0) at(view.copy).nbytes = 0;
+    return;
+  }
+  if (view.copy < 0)
+    throw PlanError("instantiate: buffer " + std::to_string(id) + " has no strides for its view");
+  buffer.memory = view.copy;
+  dense_strides(buffer.dtype, buffer.shape, in_order(buffer.shape.size()), buffer.strides.data());
 }
 
 bool Instantiation::broadcast_by_construction(const KernelSpec& kernel,
                                               const OperandSpec& op) const {
-  for (std::size_t i = 0; i < op.axis_map.size(); ++i) {
-    if (op.axis_map[i] < 0 || (kernel.reduce_mask != 0 && (kernel.reduce_mask >> i & 1) == 0))
+  for (std::size_t i = 0; i < op.axes.size(); ++i) {
+    const Along& along = op.axes[i];
+    if (along.axis < 0 || (kernel.reduce_mask != 0 && (kernel.reduce_mask >> along.axis & 1) == 0))
       continue;
     const BufferSpec& buffer = spec(op.buffer);
-    if (buffer.extents.empty()) return false;  // an input: its extents come with the call
-    const HostInstr& extent =
-        plan_.program().at(buffer.extents[static_cast<std::size_t>(op.axis_map[i])]);
+    if (along.step >= 0 || buffer.extents.empty()) return false;  // an input's come with the call
+    const HostInstr& extent = plan_.program().at(buffer.extents[i]);
     if (extent.op != HostOp::kConstI || extent.ival != 1) return false;
   }
   return true;
@@ -107,13 +204,14 @@ std::vector<NestOperand> Instantiation::operands_of(const KernelSpec& kernel,
   std::vector<NestOperand> operands;
   operands.reserve(kernel.operands.size());
   for (const OperandSpec& op : kernel.operands) {
+    if (spec(op.buffer).kind == BufferKind::kView) resolve_view(op.buffer);
     NestOperand made;
     made.dtype = spec(op.buffer).dtype;
     made.write = op.write;
     made.known = at(op.buffer).known;
     made.column_broadcast = broadcast_by_construction(kernel, op);
     for (std::size_t i = 0; i < extents.size(); ++i)
-      made.strides.push_back(stride_along(op, i, extents[i], (kernel.reduce_mask >> i & 1) != 0));
+      made.strides.push_back(operand_stride(kernel, op, i, extents[i]));
     operands.push_back(std::move(made));
   }
   return operands;
@@ -126,10 +224,6 @@ void Instantiation::allocate(const KernelSpec& kernel, const std::vector<int>& o
     const OperandSpec& op = kernel.operands[j];
     Buffer& buffer = at(op.buffer);
     if (!buffer.known) {
-      std::vector<int> axes;
-      for (int axis = 0; axis < static_cast<int>(buffer.shape.size()); ++axis)
-        if (std::find(op.axis_map.begin(), op.axis_map.end(), axis) == op.axis_map.end())
-          axes.push_back(axis);
       // Scratch of one reduction: reduced axes inside, in logical order, so that it never needs
       // packing (it is written and read back by the same kernel).
       const BufferSpec& made = spec(op.buffer);
@@ -144,16 +238,14 @@ void Instantiation::allocate(const KernelSpec& kernel, const std::vector<int>& o
         for (const int axis : order)
           if (kept(axis) && next != middle) *next++ = axis;
       }
-      for (const int axis : nesting)
-        if (op.axis_map[static_cast<std::size_t>(axis)] >= 0)
-          axes.push_back(op.axis_map[static_cast<std::size_t>(axis)]);
+      const std::vector<int> axes = nested_axes(op.axes, nesting, buffer.shape);
       buffer.nbytes = dense_strides(buffer.dtype, buffer.shape, axes, buffer.strides.data());
       buffer.known = true;
     }
     NestOperand& operand = (*operands)[j];
     if (operand.known) continue;
     for (std::size_t i = 0; i < extents.size(); ++i)
-      operand.strides[i] = stride_along(op, i, extents[i], (kernel.reduce_mask >> i & 1) != 0);
+      operand.strides[i] = operand_stride(kernel, op, i, extents[i]);
     operand.known = true;
   }
 }
@@ -171,6 +263,7 @@ std::vector<int> product_order(const std::vector<int>& axes,
 }  // namespace
 
 void Instantiation::lay_out_kernels() {
+  for (std::size_t id = 0; id < buffers_.size(); ++id) buffers_[id].memory = static_cast<int>(id);
   for (const KernelSpec& kernel : plan_.kernels()) {
     std::vector<std::int64_t> extents;
     std::vector<int> axes;
@@ -185,10 +278,15 @@ void Instantiation::lay_out_kernels() {
     if (kernel.product) {
       allocate(kernel, product_order(axes, operands), &operands, extents);
       nests_.push_back(build_product(extents, operands));
-      continue;
+    } else {
+      allocate(kernel, sort_axes(axes, operands), &operands, extents);
+      nests_.push_back(build_nest(extents, kernel.reduce_mask, operands));
     }
-    allocate(kernel, sort_axes(axes, operands), &operands, extents);
-    nests_.push_back(build_nest(extents, kernel.reduce_mask, operands));
+    for (const OperandSpec& op : kernel.operands) starts_.push_back(start_of(op.buffer, op.axes));
+    if (kernel.view < 0) continue;
+    resolve_view(kernel.view);
+    nests_.back().launch =
+        nests_.back().launch && at(kernel.view).memory == spec(kernel.view).view.copy;
   }
   for (const int id : plan_.outs()) {
     Buffer& buffer = at(id);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "errors.h"
@@ -20,12 +21,19 @@ class Instantiation {
   Instantiated run(const ArrayView* args, const ArrayView* captures, const ArrayView* outs);
 
  private:
+  /// Where an operand begins: bytes from its buffer's pointer on.
+  struct Start {
+    std::int64_t fixed = 0;
+    std::vector<std::pair<int, std::int64_t>> moving;  // (register, bytes per unit) of each call
+  };
   struct Buffer {
     DType dtype;
     bool known = false;
     bool given = false;
     std::int64_t nbytes = 0;
     std::vector<std::int64_t> shape, strides;
+    int memory = -1;  // the buffer whose pointer it has: its own, or what it is a view of
+    Start start = {};
   };
 
   const BufferSpec& spec(int buffer) const {
@@ -38,8 +46,12 @@ class Instantiation {
   void bind_results(const ArrayView* outs);
   std::vector<NestOperand> operands_of(const KernelSpec& kernel,
                                        const std::vector<std::int64_t>& extents);
-  std::int64_t stride_along(const OperandSpec& op, std::size_t axis, std::int64_t extent,
-                            bool reduced);
+  std::int64_t stride_along(int buffer, const std::vector<Along>& axes, std::size_t axis,
+                            std::int64_t extent, bool* still);
+  std::int64_t operand_stride(const KernelSpec& kernel, const OperandSpec& op, std::size_t axis,
+                              std::int64_t extent);
+  Start start_of(int buffer, const std::vector<Along>& axes);
+  void resolve_view(int view);
   bool broadcast_by_construction(const KernelSpec& kernel, const OperandSpec& op) const;
   void allocate(const KernelSpec& kernel, const std::vector<int>& order,
                 std::vector<NestOperand>* operands, const std::vector<std::int64_t>& extents);
@@ -52,7 +64,7 @@ class Instantiation {
                                      const ArrayView* outs);
   void assemble_buffers(Executor* ex, const ArrayView* args, const ArrayView* captures,
                         const ArrayView* outs);
-  void assemble_nest(Executor* ex, Nest* nest, std::size_t kernel);
+  void assemble_nest(Executor* ex, Nest* nest, std::size_t kernel, std::size_t starts_at);
   void assemble_packs(Nest* nest, std::size_t kernel);
 
   template <class T>
@@ -73,6 +85,7 @@ class Instantiation {
   std::vector<Buffer> buffers_ = std::vector<Buffer>(plan_.buffers().size());
   std::vector<HostValue> regs_;
   std::vector<NestLayout> nests_;
+  std::vector<Start> starts_;  // of all operands, kernel by kernel
   std::vector<KernelFn> fns_;
   std::vector<std::int64_t> temp_offsets_;  // by temp ordinal
   std::int64_t workspace_ = 0;

@@ -62,8 +62,32 @@ int Plan::host(HostOp op, int a, int b, std::int64_t ival, double fval) {
   return program_.add(op, a, b, ival, fval);
 }
 
-int Plan::buffer(BufferKind kind, DType dtype, std::vector<int> extents, int rank) {
+/// Starts may come with each call, steps belong to the layout.
+void Plan::check_axes(int buffer, const std::vector<Along>& axes, std::size_t rank,
+                      bool write) const {
+  const BufferSpec& spec = checked_buffer(buffer);
+  if (axes.size() != static_cast<std::size_t>(spec.rank))
+    throw PlanError("kernel: an operand needs a map for each axis of its buffer");
+  std::uint32_t seen = 0;
+  for (const Along& along : axes) {
+    if (along.axis < -1 || along.axis >= static_cast<int>(rank))
+      throw PlanError("kernel: a map follows an axis that is not there");
+    if (along.step >= 0) check_extents({along.step});
+    if (along.start >= 0) {
+      check_reg(along.start, "start");
+      if (program_.at(along.start).type != HostType::kInt)
+        throw PlanError("start: register is not an integer");
+    }
+    if (along.axis < 0) continue;
+    if (write && (seen >> along.axis & 1))
+      throw PlanError("kernel: two written axes follow one iteration axis");
+    seen |= std::uint32_t{1} << along.axis;
+  }
+}
+
+int Plan::buffer(BufferKind kind, DType dtype, std::vector<int> extents, int rank, bool dense) {
   require_open();
+  if (kind == BufferKind::kView) throw PlanError("buffer: a view has a call of its own");
   if (static_cast<int>(dtype) >= kMostDTypes) throw PlanError("buffer: no such dtype");
   const bool input = kind == BufferKind::kArg || kind == BufferKind::kCapture;
   if (input) {
@@ -80,6 +104,28 @@ int Plan::buffer(BufferKind kind, DType dtype, std::vector<int> extents, int ran
   auto& siblings = by_kind_[static_cast<std::size_t>(kind)];
   const int index = static_cast<int>(buffers_.size());
   buffers_.push_back({kind, dtype, rank, std::move(extents), static_cast<int>(siblings.size())});
+  buffers_.back().dense = dense;
+  siblings.push_back(index);
+  return index;
+}
+
+int Plan::view(DType dtype, std::vector<int> extents, ViewSpec spec) {
+  require_open();
+  check_extents(extents);
+  check_extents(spec.space);
+  check_axes(spec.buffer, spec.axes, spec.space.size(), false);
+  const auto fits = [&](int buffer) {
+    return itemsize(checked_buffer(buffer).dtype) == itemsize(dtype);
+  };
+  if (!fits(spec.buffer)) throw PlanError("view: items of another size");
+  if (spec.copy >= 0 && (!fits(spec.copy) || !checked_buffer(spec.copy).dense))
+    throw PlanError("view: the copy is no dense buffer of such items");
+  if (extents.size() > kMaxRank) throw PlanError("buffer: rank above 16");
+  auto& siblings = by_kind_[static_cast<std::size_t>(BufferKind::kView)];
+  const int index = static_cast<int>(buffers_.size()), rank = static_cast<int>(extents.size());
+  buffers_.push_back(
+      {BufferKind::kView, dtype, rank, std::move(extents), static_cast<int>(siblings.size())});
+  buffers_.back().view = std::move(spec);
   siblings.push_back(index);
   return index;
 }
@@ -111,19 +157,12 @@ int Plan::kernel(KernelSpec spec) {
     throw PlanError("kernel: a product has axes m, n and k, sums over k, and has three operands");
   for (const OperandSpec& op : spec.operands) {
     const BufferSpec& buffer = checked_buffer(op.buffer);
-    if (op.axis_map.size() != rank)
-      throw PlanError("kernel: axis_map must have one entry per axis");
-    std::uint32_t seen = 0;
-    for (const int axis : op.axis_map) {
-      if (axis < -1 || axis >= buffer.rank)
-        throw PlanError("kernel: axis_map names an axis that is not there");
-      if (axis < 0) continue;
-      if (op.write && (seen >> axis & 1)) throw PlanError("kernel: a written axis is mapped twice");
-      seen |= std::uint32_t{1} << axis;
-    }
-    if (op.write && (buffer.kind == BufferKind::kArg || buffer.kind == BufferKind::kCapture))
+    check_axes(op.buffer, op.axes, rank, op.write);
+    if (op.write && buffer.kind != BufferKind::kOut && buffer.kind != BufferKind::kTemp)
       throw PlanError("kernel: writes to an input");
   }
+  if (spec.view >= 0 && checked_buffer(spec.view).view.copy != spec.operands.back().buffer)
+    throw PlanError("kernel: is not the copy of its view");
   for (const int slot : spec.scalars)
     if (slot < 0 || static_cast<std::size_t>(slot) >= scalars_.size())
       throw PlanError("kernel: no such scalar");
@@ -168,6 +207,21 @@ void Plan::pin_equal(int arg_buffer, int axis, int other_buffer, int other_axis)
   pins_.push_back({spec.ordinal, axis, other_axis, other.ordinal});
 }
 
+/// Notes that a kernel uses the buffer, and what the buffer is a view of.
+void Plan::touch(int index, int kernel) {
+  BufferSpec& buffer = buffers_[static_cast<std::size_t>(index)];
+  if (buffer.kind == BufferKind::kView) {
+    touch(buffer.view.buffer, kernel);
+    if (buffer.view.copy >= 0) touch(buffer.view.copy, kernel);
+  }
+  const bool made = buffer.kind == BufferKind::kOut || buffer.kind == BufferKind::kTemp;
+  if (made && buffer.writer < 0)
+    throw PlanError("kernel " + std::to_string(kernel) + " reads buffer " + std::to_string(index) +
+                    " before anything wrote it");
+  if (buffer.first_use < 0) buffer.first_use = kernel;
+  buffer.last_use = kernel;
+}
+
 void Plan::finish() {
   require_open();
   for (std::size_t k = 0; k < kernels_.size(); ++k) {
@@ -175,13 +229,8 @@ void Plan::finish() {
     // In operand order: a kernel may read back scratch that one of its earlier operands writes.
     for (const OperandSpec& op : kernels_[k].operands) {
       BufferSpec& buffer = buffers_[static_cast<std::size_t>(op.buffer)];
-      const bool made = buffer.kind == BufferKind::kOut || buffer.kind == BufferKind::kTemp;
       if (op.write && buffer.writer < 0) buffer.writer = here;
-      if (made && buffer.writer < 0)
-        throw PlanError("kernel " + std::to_string(here) + " reads buffer " +
-                        std::to_string(op.buffer) + " before anything wrote it");
-      if (buffer.first_use < 0) buffer.first_use = here;
-      buffer.last_use = here;
+      touch(op.buffer, here);
     }
   }
   for (const BufferKind kind : {BufferKind::kOut, BufferKind::kTemp})
@@ -238,16 +287,17 @@ bool Plan::pins_hold(const ArrayView* args) const noexcept {
 
 bool Plan::inplace_ok(int out_buffer, int in_buffer) const noexcept {
   if (kernels_.size() != 1 || kernels_[0].reduce_mask != 0) return false;
+  if (!of_kind(BufferKind::kView).empty()) return false;  // which may read the input elsewhere
   const KernelSpec& kernel = kernels_[0];
   bool written = false, read = false;
   for (const OperandSpec& op : kernel.operands) {
     if (op.buffer != out_buffer && op.buffer != in_buffer) continue;
     if (op.write != (op.buffer == out_buffer)) return false;
     (op.write ? written : read) = true;
-    const BufferSpec& buffer = buffers_[static_cast<std::size_t>(op.buffer)];
-    if (static_cast<std::size_t>(buffer.rank) != kernel.extents.size()) return false;
-    for (std::size_t i = 0; i < op.axis_map.size(); ++i)
-      if (op.axis_map[i] != static_cast<int>(i)) return false;
+    if (op.axes.size() != kernel.extents.size()) return false;
+    for (std::size_t i = 0; i < op.axes.size(); ++i)
+      if (op.axes[i].axis != static_cast<int>(i) || op.axes[i].step >= 0 || op.axes[i].start >= 0)
+        return false;
   }
   return written && read &&
          buffers_[static_cast<std::size_t>(out_buffer)].dtype ==

@@ -17,17 +17,38 @@
 
 namespace opkiln::core {
 
-enum class BufferKind : std::uint8_t { kArg, kCapture, kOut, kTemp };
+enum class BufferKind : std::uint8_t { kArg, kCapture, kOut, kTemp, kView };
 BufferKind buffer_kind_from_name(std::string_view name);  // "arg" | "capture" | "out" | "temp"
+
+/// What the index along one axis of a buffer follows: start + step * i with i along an iteration
+/// axis, or the start alone. Without a step the buffer has the iteration's extent, or 1 and is
+/// broadcast.
+struct Along {
+  Along(int axis_followed = -1, int step_reg = -1, int start_reg = -1)  // NOLINT: a whole axis
+      : axis(axis_followed), step(step_reg), start(start_reg) {}
+  int axis;   // of the iteration, or -1
+  int step;   // register, or -1
+  int start;  // register, or -1: 0
+};
+
+/// Elements of another buffer, in C order, under other extents.
+struct ViewSpec {
+  int buffer = -1;
+  std::vector<Along> axes;  // per axis of that buffer, over `space`
+  std::vector<int> space;   // registers
+  int copy = -1;            // the dense buffer that has them where no strides do, or -1: some do
+};
 
 struct BufferSpec {
   BufferKind kind;
   DType dtype;
   int rank;
-  std::vector<int> extents;           // registers, for out and temp
+  std::vector<int> extents;           // registers, for out, temp and view
   int ordinal;                        // position among the buffers of its kind
   int first_use = -1, last_use = -1;  // kernels
   int writer = -1;                    // first kernel that writes it
+  bool dense = false;                 // a temp in C order, whatever its kernel would choose
+  ViewSpec view = {};
 };
 
 struct ScalarSpec {
@@ -48,7 +69,7 @@ struct CallScalar {
 
 struct OperandSpec {
   int buffer = 0;
-  std::vector<int> axis_map;  // per iteration axis: the buffer's axis, or -1
+  std::vector<Along> axes;  // per axis of the buffer
   bool write = false;
 };
 
@@ -60,6 +81,7 @@ struct KernelSpec {
   double ns_per_element = 1.0;
   bool may_raise = false;
   bool product = false;  // of matrices: the last axes are m, n and k, the operands a, b and out
+  int view = -1;  // the kernel is the copy that this view may need
 };
 
 struct OutputRef {
@@ -94,7 +116,9 @@ class Plan : public RefCounted {
 
   // --- building; each call throws PlanError on a wrong index or type
   int host(HostOp op, int a = -1, int b = -1, std::int64_t ival = 0, double fval = 0.0);
-  int buffer(BufferKind kind, DType dtype, std::vector<int> extents, int rank = -1);
+  int buffer(BufferKind kind, DType dtype, std::vector<int> extents, int rank = -1,
+             bool dense = false);
+  int view(DType dtype, std::vector<int> extents, ViewSpec spec);
   int scalar(int reg, DType dtype, ScalarMode mode);
   int kernel(KernelSpec spec);
   void output_buffer(int buffer);
@@ -137,18 +161,22 @@ class Plan : public RefCounted {
   }
   /// Place of a buffer among an executor's pointers: args, captures, outs, temps.
   std::size_t slot(int buffer) const noexcept;
+  /// Pointers of an executor: one for each buffer that is no view.
+  std::size_t slots() const noexcept { return buffers_.size() - of_kind(BufferKind::kView).size(); }
   bool has_per_call() const noexcept { return program_.has_per_call(); }
 
  private:
   void require_open() const;
   void check_reg(int reg, const char* what) const;
   void check_extents(const std::vector<int>& regs) const;
+  void check_axes(int buffer, const std::vector<Along>& axes, std::size_t rank, bool write) const;
+  void touch(int buffer, int kernel);
   const BufferSpec& checked_buffer(int buffer) const;
   const BufferSpec& pinned(int buffer, int axis) const;
 
   HostProgram program_;
   std::vector<BufferSpec> buffers_;
-  std::vector<int> by_kind_[4];
+  std::vector<int> by_kind_[5];
   std::vector<ScalarSpec> scalars_;
   std::vector<CallScalar> call_scalars_;
   std::vector<KernelSpec> kernels_;

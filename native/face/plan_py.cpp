@@ -33,21 +33,30 @@ core::DType dtype_of(int code) {
   return static_cast<core::DType>(code);
 }
 
-using OperandTuple = std::tuple<int, std::vector<int>, bool>;
+// Per axis of a buffer: the iteration axis, registers of the step and of the start; or -1.
+using AxesTuple = std::vector<std::tuple<int, int, int>>;
+using OperandTuple = std::tuple<int, AxesTuple, bool>;
+
+std::vector<core::Along> axes_of(const AxesTuple& axes) {
+  std::vector<core::Along> made;
+  for (const auto& [axis, step, start] : axes) made.emplace_back(axis, step, start);
+  return made;
+}
 
 int add_kernel(PyPlan& self, std::vector<int> extents, uint32_t reduce_mask,
                const std::vector<OperandTuple>& operands, std::vector<int> scalars,
-               double ns_per_element, bool may_raise, bool product) {
+               double ns_per_element, bool may_raise, bool product, int view) {
   core::KernelSpec spec;
   spec.extents = std::move(extents);
   spec.reduce_mask = reduce_mask;
-  for (const auto& [buffer, axis_map, write] : operands) {
-    spec.operands.push_back({buffer, axis_map, write});
+  for (const auto& [buffer, axes, write] : operands) {
+    spec.operands.push_back({buffer, axes_of(axes), write});
   }
   spec.scalars = std::move(scalars);
   spec.ns_per_element = ns_per_element;
   spec.may_raise = may_raise;
   spec.product = product;
+  spec.view = view;
   return self.plan->kernel(std::move(spec));
 }
 
@@ -108,11 +117,20 @@ void bind_plan(nb::module_& m) {
           "op"_a, "a"_a = -1, "b"_a = -1, "ival"_a = 0, "fval"_a = 0.0)
       .def(
           "buffer",
-          [](PyPlan& self, const std::string& kind, int dtype, std::vector<int> extents, int rank) {
+          [](PyPlan& self, const std::string& kind, int dtype, std::vector<int> extents, int rank,
+             bool dense) {
             return self.plan->buffer(core::buffer_kind_from_name(kind), dtype_of(dtype),
-                                     std::move(extents), rank);
+                                     std::move(extents), rank, dense);
           },
-          "kind"_a, "dtype"_a, "extents"_a = std::vector<int>(), "rank"_a = -1)
+          "kind"_a, "dtype"_a, "extents"_a = std::vector<int>(), "rank"_a = -1, "dense"_a = false)
+      .def(
+          "view",
+          [](PyPlan& self, int dtype, std::vector<int> extents, int buffer, const AxesTuple& axes,
+             std::vector<int> space, int copy) {
+            return self.plan->view(dtype_of(dtype), std::move(extents),
+                                   {buffer, axes_of(axes), std::move(space), copy});
+          },
+          "dtype"_a, "extents"_a, "buffer"_a, "axes"_a, "space"_a, "copy"_a)
       .def(
           "scalar",
           [](PyPlan& self, int reg, int dtype, const std::string& mode) {
@@ -121,7 +139,7 @@ void bind_plan(nb::module_& m) {
           "reg"_a, "dtype"_a, "mode"_a)
       .def("kernel", &add_kernel, "extents"_a, "reduce_mask"_a, "operands"_a,
            "scalars"_a = std::vector<int>(), "ns_per_element"_a = 1.0, "may_raise"_a = false,
-           "product"_a = false)
+           "product"_a = false, "view"_a = -1)
       .def(
           "output_buffer", [](PyPlan& self, int buffer) { self.plan->output_buffer(buffer); },
           "buffer"_a)

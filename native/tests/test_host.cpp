@@ -53,6 +53,14 @@ bool gives_f(const Result& r, double value) {
 }
 bool fails(const Result& r, HostErrorKind kind) { return r.failed && r.kind == kind; }
 
+TEST(host_index) {
+  CHECK(gives(ints(HostOp::kIndex, 4, 5), 4));
+  CHECK(gives(ints(HostOp::kIndex, -5, 5), 0));
+  CHECK(fails(ints(HostOp::kIndex, 5, 5), HostErrorKind::kIndex));
+  CHECK(fails(ints(HostOp::kIndex, -6, 5), HostErrorKind::kIndex));
+  CHECK(fails(ints(HostOp::kIndex, 0, 0), HostErrorKind::kIndex));
+}
+
 TEST(host_integers) {
   CHECK(gives(ints(HostOp::kAddI, kMax, -1), kMax - 1));
   CHECK(fails(ints(HostOp::kAddI, kMax, 1), HostErrorKind::kOverflow));

@@ -32,9 +32,9 @@ Ref<Plan> linear_plan(DType dtype, int rank_a, int rank_b) {
     kernel.extents.push_back(ext_a < 0   ? ext_b
                              : ext_b < 0 ? ext_a
                                          : plan->host(HostOp::kBcast, ext_a, ext_b));
-    read_a.axis_map.push_back(in_a >= 0 ? in_a : -1);
-    read_b.axis_map.push_back(in_b >= 0 ? in_b : -1);
-    write.axis_map.push_back(axis);
+    if (in_a >= 0) read_a.axes.emplace_back(axis);
+    if (in_b >= 0) read_b.axes.emplace_back(axis);
+    write.axes.emplace_back(axis);
   }
   write.buffer = plan->buffer(BufferKind::kOut, dtype, kernel.extents);
   kernel.operands = {read_a, read_b, write};
@@ -142,16 +142,14 @@ void fold_case(Rng& rng, DType dtype, const std::vector<std::int64_t>& shape,
     const bool reduced = (mask >> axis & 1) != 0;
     const std::int64_t extent = shape[static_cast<std::size_t>(axis)];
     kernel.extents.push_back(plan->host(HostOp::kExtent, x, -1, axis));
-    read.axis_map.push_back(axis);
-    full.axis_map.push_back(axis);
+    read.axes.emplace_back(axis);
+    full.axes.emplace_back(axis);
     (reduced ? reduced_shape : kept_shape).push_back(extent);
     if (!reduced || keep) {
-      rows.axis_map.push_back(static_cast<int>(row_extents.size()));
+      rows.axes.emplace_back(axis);
       row_extents.push_back(reduced ? plan->host(HostOp::kConstI, -1, -1, 1)
                                     : kernel.extents.back());
       row_shape.push_back(reduced ? 1 : extent);
-    } else {
-      rows.axis_map.push_back(-1);
     }
   }
   rows.buffer = plan->buffer(BufferKind::kOut, dtype, row_extents);
@@ -369,13 +367,13 @@ TEST(nest_scratch_of_a_reduction) {
     const int x = plan->buffer(BufferKind::kArg, DType::kI32, {}, 3);
     KernelSpec kernel;
     kernel.reduce_mask = mask;
-    std::vector<int> kept_regs, reduced_regs, row_map, scratch_map;
+    std::vector<int> kept_regs, reduced_regs;
+    std::vector<Along> row_map, scratch_map;
     for (int axis = 0; axis < 3; ++axis) {
       const bool reduced = (mask >> axis & 1) != 0;
       kernel.extents.push_back(plan->host(HostOp::kExtent, x, -1, axis));
       std::vector<int>& regs = reduced ? reduced_regs : kept_regs;
-      row_map.push_back(reduced ? -1 : static_cast<int>(kept_regs.size()));
-      scratch_map.push_back(reduced ? static_cast<int>(reduced_regs.size()) : -1);
+      (reduced ? scratch_map : row_map).emplace_back(axis);
       regs.push_back(kernel.extents.back());
     }
     const int scratch = plan->buffer(BufferKind::kTemp, DType::kI32, reduced_regs);
@@ -493,7 +491,7 @@ TEST(nest_row_classes) {
     KernelSpec kernel;
     kernel.extents = {e[0], e[1]};
     kernel.reduce_mask = mask;
-    kernel.operands = {{x, {0, 1}, false}, {out, {keep == 0 ? 0 : -1, keep == 1 ? 0 : -1}, true}};
+    kernel.operands = {{x, {0, 1}, false}, {out, {keep}, true}};
     if (with_full) {
       const int full = plan->buffer(BufferKind::kOut, DType::kF32, {e[0], e[1]});
       kernel.operands.push_back({full, {0, 1}, true});

@@ -22,6 +22,7 @@ from opkiln.runtime.folds import (
     settled,
     vector,
 )
+from opkiln.runtime.indexmap import covered
 
 
 @record
@@ -37,10 +38,10 @@ def is_scratch(kernel: k.Kernel, operand: k.Operand) -> bool:
 
     The stride of its first kept axis is then the distance between two warps' columns.
     """
-    kept = [axis for i, axis in enumerate(operand.axes) if i not in kernel.reduced]
     written = {o.buffer for o in kernel.operands if o.write and not o.per_row}
-    still = all(axis < 0 for axis in kept)
-    return bool(kernel.reduced and kept) and still and operand.buffer in written
+    still = covered(operand.axes) <= set(kernel.reduced)
+    rows = kernel.rank > len(kernel.reduced) > 0
+    return rows and still and operand.buffer in written
 
 
 class Printer:
@@ -109,7 +110,8 @@ class Printer:
         lines: list[str] = []
         for o in used:
             operand = self.kernel.operands[o]
-            moved = [f" + i{i} * a.stride[{o}][{i}]" for i in axes if operand.axes[i] >= 0]
+            followed = covered(operand.axes)
+            moved = [f" + i{i} * a.stride[{o}][{i}]" for i in axes if i in followed]
             if axes == self.kept and is_scratch(self.kernel, operand):
                 moved = [f" + warp * a.stride[{o}][{self.kept[0]}]"]
             lines.append(f"char *const {name}{o} = {base.format(o)}{''.join(moved)};")
