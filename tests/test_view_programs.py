@@ -183,6 +183,19 @@ class Builder:
         broadcast_shapes(x.node.shape, y.node.shape)
         return Value(apply(row, x.node, y.node), fn(x.array, y.array))
 
+    def matmul(self, x: Value) -> Value | None:
+        """With what fits, or with its own transpose."""
+        if x.array.ndim < 2 or self.dtype.kind in "fc":
+            return None
+        rank = x.array.ndim
+        turned = make(p.Transpose((*range(rank - 2), rank - 1, rank - 2)), x.node)
+        fitting = [Value(turned, np.swapaxes(x.array, -1, -2))]
+        for y in self.values:
+            if y.array.ndim > 1 and y.array.shape[-2] == x.array.shape[-1]:
+                fitting += [y] if fits(x.array[..., :0, :0], y.array[..., :0, :0]) else []
+        y = self.rng.choice(fitting)
+        return Value(make(p.MatMul(), x.node, y.node), x.array @ y.array)
+
     def sum(self, x: Value) -> Value | None:
         if not x.array.ndim or self.dtype.kind == "c":
             return None
@@ -240,7 +253,7 @@ STEP: dict[str, Callable[[Builder, Value], Value | None]] = {
     name: getattr(Builder, name)
     for name in (
         "slice", "pick", "transpose", "expand", "squeeze", "broadcast", "diagonal", "reshape",
-        "unary", "binary", "sum", "concatenate", "assign",
+        "unary", "binary", "sum", "matmul", "concatenate", "assign",
     )
 }  # fmt: skip
 
