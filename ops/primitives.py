@@ -207,8 +207,8 @@ class UpdateSlices(OpDef):
 class MatMul(OpDef):
     """Products of the matrices in the last two axes, for each place of the axes before them.
 
-    Both operands have the result's dtype and two axes at least; those before the last two
-    broadcast.
+    Both operands have the result's dtype, no half and no bool, and two axes at least; those before
+    the last two broadcast.
     """
 
 

@@ -10,8 +10,17 @@ from math import prod
 from typing import Any, NoReturn
 
 from opkiln.native import dtype_of
+from opkiln.ops.defs import OpDef
 from opkiln.ops.elementwise.presets import DIVISION_BY_ZERO, DIVISION_OVERFLOW
-from opkiln.ops.primitives import BroadcastTo, FromHost, Input, Reduce, Reshape
+from opkiln.ops.primitives import (
+    BroadcastTo,
+    FromHost,
+    HostOp,
+    Input,
+    MatMul,
+    Reduce,
+    Reshape,
+)
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import (
     BoundsError,
@@ -26,6 +35,8 @@ from opkiln.runtime.errors import (
 from opkiln.runtime.graph import Graph, Node, topological
 from opkiln.runtime.infer import guards
 from opkiln.runtime.reference import RAISED, division_faults, evaluate_host, misfit
+
+_NAMES: dict[type[OpDef], str] = {BroadcastTo: "broadcast_to", MatMul: "matmul"}
 
 # What NumPy says of each fault bit.
 _FAULTS = {DIVISION_BY_ZERO: "divide by zero", DIVISION_OVERFLOW: "overflow"}
@@ -65,12 +76,29 @@ def host_error(graph: Graph, kind: str, node: Node | None, values: Values) -> No
     found = _first(graph, lambda n: node is not None and node in _host_nodes(n))
     op, at = _named(graph, found)
     a, b, shapes = values
+    if kind == "same" and found is not None and _sums_over(found):
+        raise ShapeError(f"{_CORE.format(a=a, b=b)}{at}")
     misfit = _misfit(found, shapes) if kind in ("broadcast", "same") else ""
     if misfit:
         raise ShapeError(f"{op}: {misfit}{at}")
     error, text = _HOST_ERRORS.get(kind, (ShapeError, kind + " ({a}, {b})"))
     dtype = dtype_of(b).name if kind == "range" else ""
     raise error(f"{op}: {text.format(a=a, b=b, dtype=dtype)}{at}")
+
+
+# Of axes that a product sums over.
+_CORE = (
+    "matmul: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
+    "(n?,k),(k,m?)->(n?,m?) (size {b} is different from {a})"
+)
+
+
+def _sums_over(node: Node) -> bool:
+    """Whether it is a matrix product, or checks an axis for a product with a vector."""
+    checks = isinstance(node.op, BroadcastTo) and any(
+        isinstance(n.op, HostOp) and n.op.fn == "same" for n in node.src[1:]
+    )
+    return checks or isinstance(node.op, MatMul)
 
 
 def _misfit(node: Node | None, shapes: Shapes) -> str:
@@ -171,8 +199,7 @@ def _named(graph: Graph, found: Node | None) -> tuple[str, str]:
     if found is None:
         return "call", ""
     at = graph.where.get(found)
-    name = "broadcast_to" if isinstance(found.op, BroadcastTo) else found.op.name
-    return name, f" ({at})" if at else ""
+    return _NAMES.get(type(found.op), found.op.name), f" ({at})" if at else ""
 
 
 def _host_nodes(node: Node) -> list[Node]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from opkiln.ops import primitives as p
-from opkiln.ops.dtypes import kind_of
+from opkiln.ops.dtypes import is_half, kind_of
 from opkiln.ops.rules import RULES
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import ShapeError
@@ -252,6 +252,8 @@ def _matmul(op: p.MatMul, src: Sources) -> Inferred:
     a, b = src
     if a.dtype != b.dtype or min(a.rank, b.rank) < 2:
         raise TypeError(f"matmul: expected matrices of one dtype, got {a!r} and {b!r}")
+    if kind_of(a.dtype) not in "iufc" or is_half(a.dtype):
+        raise TypeError(f"matmul: {a.dtype.name} has no products of its own; cast to float32 first")
     inner = const_value(a.shape[-1]), const_value(b.shape[-2])
     if None not in inner and inner[0] != inner[1]:
         raise ShapeError(

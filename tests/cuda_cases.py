@@ -171,7 +171,28 @@ def casts() -> Program:
     return Program(_casts, calls)
 
 
+def _products(a, b, z, i):
+    return {
+        "matrices": np.maximum(a @ b + 1, 0),
+        "batches": z @ np.swapaxes(z, 1, 2),
+        "of integers": i @ i.T,
+        "of complex numbers": (a + 1j * a) @ (b - 2j * b),
+    }
+
+
+def products() -> Program:
+    """Matrix products of whole numbers, whose sums are exact in any order."""
+    rng = np.random.default_rng(0)
+    calls: list[tuple[Any, ...]] = []
+    for m, k, n in ((3, 4, 5), (1, 1100, 2), (0, 3, 3), (3, 0, 3)):
+        a, b = (rng.integers(-9, 9, s).astype("f4") for s in ((m, k), (n, k)))
+        z = rng.integers(-9, 9, (2, k, m)).astype("f8").swapaxes(1, 2)
+        calls.append((a, b.T, z, rng.integers(-128, 127, (m, k), dtype=np.int8)[:, ::-1]))
+    return Program(_products, calls)
+
+
 PROGRAMS = {
+    "products": products,
     "casts": casts,
     "folds": folds,
     "rows": rows,

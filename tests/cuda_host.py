@@ -70,7 +70,9 @@ class Host:
         for i, launch in enumerate(self.lowered.launches):
             blocks, threads = call.grid(i)
             if blocks and call.needed(i, places):
-                threads, blocks = (threads, blocks) if launch.kernel.reduced else (1, 1)
+                kernel = launch.kernel
+                warps = bool(kernel.reduced) and not kernel.product
+                threads, blocks = (threads, blocks) if warps else (1, 1)
                 run = self.library[f"run_ok_k{i}"]
                 run(call.arguments(i, places, fault.ctypes.data), blocks, threads)
         values = [memory[place] for kind, place in self.lowered.outputs if kind == "buffer"]

@@ -64,7 +64,14 @@ def find() -> Graph:
     return Graph((x,), (fold("argmax", x, 0), fold("all", apply("less", x, const(9, F4)), 0)))
 
 
+def product() -> Graph:
+    """Matrices in batches that broadcast; the second one is read transposed."""
+    a, b = inputs((F4, 3), (F4, 2))
+    return Graph((a, b), (make(p.MatMul(), a, make(p.Transpose((1, 0)), b)),))
+
+
 CASES = {
+    "product": (product, 0, "CCC"),
     "chain": (chain, 0, "CCCC"),
     "two_outputs": (two_outputs, 0, "CCC"),
     "division": (division, 0, "CCC"),

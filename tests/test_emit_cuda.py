@@ -15,7 +15,7 @@ from tests import cuda_cases
 from tests.cuda_cases import jobs
 from tests.cuda_host import Host, needs_nvrtc
 from tests.graphs import BOOL, F4, I4, U1, apply, const, inputs, softmax
-from tests.test_emit_cpp import division, find, weak_scalar
+from tests.test_emit_cpp import division, find, product, weak_scalar
 from tests.values import DTYPES, same_bits
 
 from opkiln.runtime.bodies import sections
@@ -48,6 +48,7 @@ CASES = {
     "weak_scalar": weak_scalar,
     "find": find,
     "softmax": softmax,
+    "product": product,
 }
 
 
@@ -141,6 +142,8 @@ def test_programs_give_the_bits_of_the_cpu_kernels(
 
 def test_the_programs_have_what_they_are_for() -> None:
     kernels = {name: cuda_cases.lowered(p())[1] for name, p in cuda_cases.PROGRAMS.items()}
+    products = [one.kernel.product for one in kernels["products"].launches]
+    assert products.count(True) == 4 < len(products)
     assert "temp" in {buffer.kind for buffer in kernels["rows"].buffers}
     assert all(one.kernel.folded is not None for one in kernels["normalised"].launches)
     statements = [s for one in kernels["folds"].launches for s in one.kernel.statements()]

@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.values import DTYPES
 
 import opkiln as ok
+from opkiln.ops import primitives as p
 from opkiln.runtime import blas
+from opkiln.runtime.graph import make
+from opkiln.runtime.infer import graph_input
 
 Array = np.ndarray[Any, Any]
 SHAPES = [
@@ -171,3 +176,90 @@ def test_without_a_blas_kernels_multiply() -> None:
         assert alone.info().builds + alone.info().disk_hits == 1
     finally:
         blas.use(found)
+
+
+# ---- errors of floats, random shapes, memory ----
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("size", [(40, 5000, 33), (200, 200, 200)], ids=str)
+def test_the_error_is_within_that_of_pairwise_sums(dtype: str, size: tuple[int, ...]) -> None:
+    """Kernel and BLAS: of k products as of NumPy's sum of k numbers."""
+    m, k, n = size
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(m, k)).astype(dtype), rng.normal(size=(k, n)).astype(dtype)
+    true = a.astype(np.longdouble) @ b.astype(np.longdouble)
+    bound = (24 + np.log2(k)) * np.finfo(dtype).eps * (np.abs(a) @ np.abs(b))
+    found = blas.ready()
+    for least in (1, 2**62):
+        blas.use(found, least=least)
+        try:
+            fresh = ok.compile(lambda a, b, c: a @ b + c)
+            got = fresh(a, b, np.zeros(n, dtype))
+        finally:
+            blas.use(found)
+        assert (np.abs(got - true) <= bound).all()
+
+
+@given(data=st.data())
+def test_random_batches(data: st.DataObject) -> None:
+    side = st.integers(0, 9)
+    batch = data.draw(st.lists(st.integers(0, 3), max_size=4))
+    m, k, n = data.draw(side), data.draw(side), data.draw(side)
+
+    def operand(core: tuple[int, int], seed: int) -> Array:
+        start = data.draw(st.integers(0, len(batch)))
+        shape = [data.draw(st.sampled_from([1, size])) for size in batch[start:]]
+        x = integers((*shape, *core), np.dtype("i4"), seed)
+        perm = data.draw(st.permutations(range(x.ndim)))
+        moved = np.transpose(np.transpose(x, perm).copy(), np.argsort(perm))
+        flip = tuple(slice(None, None, data.draw(st.sampled_from([1, -1]))) for _ in shape)
+        return moved[flip]
+
+    a, b = operand((m, k), 0), operand((k, n), 1)
+    np.testing.assert_array_equal(multiply(a, b), a @ b)
+
+
+def test_out_may_overlap_an_operand() -> None:
+    x = integers((6, 6), np.dtype("f8"))
+    want = x @ x
+    copied = x.copy()
+    assert multiply(copied, copied, out=copied) is copied
+    np.testing.assert_array_equal(copied, want)
+    line = np.zeros(50)
+    line[:36] = x.ravel()
+    operand, out = line[:36].reshape(6, 6), line[10:46].reshape(6, 6)
+    np.testing.assert_array_equal(multiply(operand, x, out=out), want)
+
+
+def test_every_level_gives_the_same_bits() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(5, 9, 40)).astype("f4"), rng.normal(size=(40, 21)).astype("f4")
+
+    def network(x, w):
+        h = np.tanh(x @ w)
+        return h @ np.exp(w).T, (h * 2) @ w.T, h.sum()
+
+    levels = [ok.compile(network, opt_level=level)(x, w) for level in (0, 1, 2)]
+    for other in levels[1:]:
+        for got, want in zip(other, levels[0], strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_what_a_product_reads_through_views_is_not_copied() -> None:
+    @ok.compile
+    def gram(x, y):
+        return x.T @ np.broadcast_to(y[None], (3, *y.shape)), (x + 1) @ y.T
+
+    x, y = integers((4, 5), np.dtype("f4")), integers((4, 5), np.dtype("f4"), 1)
+    for got, want in zip(gram(x, y), (x.T @ np.stack([y] * 3), (x + 1) @ y.T), strict=True):
+        np.testing.assert_array_equal(got, want)
+    kernels = [one.kernel for one in gram.lower(x, y).lowered.launches]
+    assert [kernel.product for kernel in kernels].count(False) == 1  # x + 1
+
+
+def test_halves_and_bools_are_no_products_of_the_graph() -> None:
+    for dtype in (np.float16, np.bool_):
+        x = graph_input(0, np.dtype(dtype), 2)
+        with pytest.raises(TypeError, match="cast to float32 first"):
+            make(p.MatMul(), x, x)

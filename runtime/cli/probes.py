@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import opkiln
+from opkiln.runtime import blas
 from opkiln.runtime.errors import ConfigError, OpkilnError, OpkilnWarning
 
 OK, NOTE, PROBLEM = "ok", "note", "PROBLEM"
@@ -75,6 +76,9 @@ def versions() -> Iterator[Check]:
     python = f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})"
     yield Check(section, OK, "Python", python)
     yield Check(section, OK, "NumPy", importlib.metadata.version("numpy"))
+    found = blas.ready()
+    text = f"{found.library.path}, for large matrices" if found else "none: kernels multiply alone"
+    yield Check(section, OK if found else NOTE, "BLAS", text)
     tested = sys.platform.startswith("linux")
     yield Check(
         section,

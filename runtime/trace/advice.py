@@ -3,10 +3,8 @@
 # NumPy functions and array methods without a rule.
 WRITE_INSTEAD = {
     "average": "write (x * w).sum(axis) / w.sum(axis)",
-    "dot": "write (a * b).sum() for vectors",
     "reshape": "reshape outside; x[:, None], x.T and np.broadcast_to are supported",
     "diff": "compute it outside the compiled function",
-    "einsum": "write (a[:, :, None] * b[None, :, :]).sum(1) and the like",
     "zeros": "write np.zeros_like(x)",
     "ones": "write np.ones_like(x)",
     "full": "write np.full_like(x, value)",

@@ -13,7 +13,7 @@ from opkiln.ops import primitives as p
 from opkiln.ops.table import BY_UFUNC
 from opkiln.runtime.errors import MissingAttribute, NotYet, TraceError
 from opkiln.runtime.graph import Node
-from opkiln.runtime.trace import parts, reductions, times, views
+from opkiln.runtime.trace import linear, parts, reductions, times, views
 from opkiln.runtime.trace.advice import NO_ATTRIBUTE, WRITE_INSTEAD
 from opkiln.runtime.trace.composites import COMPOSITES
 from opkiln.runtime.trace.promote import (
@@ -133,6 +133,7 @@ def _device(x: Any) -> str:
 
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **reductions.FUNCTIONS,
+    **linear.FUNCTIONS,
     **parts.FUNCTIONS,
     **{c.numpy: c.rule for c in COMPOSITES},
     np.where: _where,
@@ -159,7 +160,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 }
 _ANY_ARGUMENT = {
     np.where, np.broadcast_to, np.broadcast_arrays, np.full_like, np.shape, np.ndim, np.size,
-    np.result_type, *(c.numpy for c in COMPOSITES),
+    np.result_type, *(c.numpy for c in COMPOSITES), *linear.FUNCTIONS,
 }  # fmt: skip
 
 
@@ -256,6 +257,7 @@ def _flatten(x: Any, order: str = "C") -> Any:
 
 METHODS: dict[str, Callable[..., Any]] = {
     **reductions.METHODS,
+    **linear.METHODS,
     **parts.METHODS,
     **{c.method: c.rule for c in COMPOSITES if c.method},
     "astype": astype,

@@ -1,89 +1,60 @@
-"""Products of traced arrays: NumPy's arguments in, matrix products and sums of products out.
-
-Matrices are multiplied by the primitive `MatMul`. A product with a vector is an elementwise product
-and its sum, which fuse with what is around them.
-"""
+"""Products of traced arrays: NumPy's matmul, dot, tensordot and the like in, contractions out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from opkiln.ops import primitives as p
-from opkiln.ops.dtypes import is_half
-from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
-from opkiln.runtime.errors import ShapeError, TraceError
-from opkiln.runtime.graph import Node, const_value
-from opkiln.runtime.trace import reductions
-from opkiln.runtime.trace.promote import (
-    BOOL,
-    BROADCAST,
-    FLOAT32,
-    cast,
-    elementwise,
-    elementwise_operand,
-    session_of,
-)
-from opkiln.runtime.trace.session import Session, failure
-from opkiln.runtime.trace.tracer import Tracer
+from opkiln.ops.table import ELEMENTWISE
+from opkiln.runtime.errors import AxisError, ShapeError, TraceError
+from opkiln.runtime.graph import Node
+from opkiln.runtime.infer import numel
+from opkiln.runtime.trace import contraction, reductions, views
+from opkiln.runtime.trace.contraction import Label, Term, narrow, wide
+from opkiln.runtime.trace.promote import cast, elementwise, elementwise_operand, session_of
+from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, is_a
+from opkiln.runtime.trace.tracer import Tracer, call_row
 
 DT = np.dtype[Any]
-_MATMUL = p.MatMul()
-_SIGNATURE = "with gufunc signature (n?,k),(k,m?)->(n?,m?)"
+_MISMATCH = (
+    "{name}: Input operand 1 has a mismatch in its core dimension 0, with gufunc signature "
+    "{signature} (size {{1}} is different from {{0}})"
+)
 
 
-# ---- one product of nodes ----
+def _operands(*values: Any) -> tuple[Session, list[Node]]:
+    """Arguments as nodes."""
+    session = session_of([v for v in values if isinstance(v, (ArrayValue, HostValue))])
+    return session, [elementwise_operand(session, v) for v in values]
 
 
-def _wide(dtype: DT) -> DT:
-    """What products of this dtype are computed in: halves and bools in float32, rounded once."""
-    return FLOAT32 if dtype == BOOL or is_half(dtype) else dtype
+def _contracted(
+    session: Session, a: Term, b: Term, kept: tuple[Label, ...], dtype: DT, text: str
+) -> Any:
+    """The contraction in `dtype` of two operands, whose summed axes must be of one length.
+
+    Raises:
+        ShapeError: in the words of `text`, if that is known by now.
+    """
+    terms = [Term(cast(session, t.node, wide(dtype)), t.labels) for t in (a, b)]
+    value = contraction.contract_all(session, terms, kept, text)
+    return Tracer(session, narrow(session, value, dtype))
 
 
-def _narrow(session: Session, value: Node, dtype: DT) -> Node:
-    if dtype == BOOL:  # a sum of products that are 0 or 1 is 0 only if all are
-        return elementwise(session, ELEMENTWISE["not_equal"], (value, 0))
-    return cast(session, value, dtype)
+# ---- generalised ufuncs ----
 
 
-def product(session: Session, a: Node, b: Node, dtype: DT) -> Node:
-    """Matrices in the last two axes of both, multiplied in `dtype`."""
-    wide = _wide(dtype)
-    value = session.make(_MATMUL, cast(session, a, wide), cast(session, b, wide))
-    return _narrow(session, value, dtype)
-
-
-def sum_of_products(session: Session, a: Node, b: Node, axes: tuple[int, ...], dtype: DT) -> Node:
-    """The elementwise product in `dtype`, summed over axes of the result."""
-    wide = _wide(dtype)
-    both = cast(session, a, wide), cast(session, b, wide)
-    value = Tracer(session, elementwise(session, ELEMENTWISE["multiply"], both))
-    if axes:
-        value = reductions.reduce(REDUCTIONS["sum"], value, axes, False, wide)
-    return _narrow(session, value.node, dtype)
-
-
-def equal_extents(session: Session, b: Node, axis: int, extent: Node) -> Node:
-    """`b` whose extent along `axis` a run checks to be another's, which broadcasting would not."""
-    have = b.shape[axis]
-    if have is extent:
-        return b
-    same = session.make(p.HostOp("same"), extent, have)
-    return session.make(BROADCAST, b, *(same if i == axis else d for i, d in enumerate(b.shape)))
-
-
-# ---- matmul ----
-
-
-def loop_dtype(ufunc: np.ufunc, *operands: Node) -> DT:
+def _loop_dtype(ufunc: np.ufunc, nodes: list[Node]) -> DT:
     """The dtype that NumPy's ufunc computes in.
 
     Raises:
         TraceError: it has no loop for these dtypes.
     """
-    dtypes = [n.dtype for n in operands]
-    if any(d.kind == "V" for d in dtypes):
+    dtypes = [n.dtype for n in nodes]
+    if any(d.kind == "V" for d in dtypes):  # bfloat16
         found: DT = np.result_type(*dtypes)
         return found
     try:
@@ -94,31 +65,199 @@ def loop_dtype(ufunc: np.ufunc, *operands: Node) -> DT:
         ) from None
 
 
-def matmul(x1: Any, x2: Any) -> Any:
-    """np.matmul and @."""
-    session = session_of((x1, x2))
-    a, b = (elementwise_operand(session, x) for x in (x1, x2))
-    for i, x in enumerate((a, b)):
-        if not x.rank:
+def _checked(
+    ufunc: np.ufunc, least: tuple[int, int], x1: Any, x2: Any
+) -> tuple[Session, Node, Node]:
+    """The operands, of ranks that the ufunc takes."""
+    session, nodes = _operands(x1, x2)
+    for i, (node, rank) in enumerate(zip(nodes, least, strict=True)):
+        if node.rank < rank:
             raise failure(
                 ShapeError,
-                f"matmul: Input operand {i} does not have enough dimensions (has 0, gufunc core "
-                f"{_SIGNATURE.removeprefix('with gufunc ')} requires 1)",
-                fix="write a * b to multiply by a number",
+                f"{ufunc.__name__}: Input operand {i} does not have enough dimensions (has "
+                f"{node.rank}, gufunc core with signature {ufunc.signature} requires {rank})",
+                fix=None if node.rank else "write a * b to multiply by a number",
             )
-    dtype = loop_dtype(np.matmul, a, b)
+    a, b = nodes
+    return session, a, b
+
+
+def _by_core(
+    ufunc: np.ufunc, session: Session, a: Node, b: Node, left: str, right: str, result: str
+) -> Any:
+    """Two operands whose last axes have these names; those before them broadcast."""
+    x, y = (
+        Term(node, (*range(len(core) - node.rank, 0), *core))
+        for node, core in ((a, left), (b, right))
+    )
+    batch = range(min(len(left) - a.rank, len(right) - b.rank), 0)
+    text = _MISMATCH.format(name=ufunc.__name__, signature=ufunc.signature)
+    dtype = _loop_dtype(ufunc, [a, b])
+    return _contracted(session, x, y, (*batch, *result), dtype, text)
+
+
+def _conjugate(session: Session, x: Node) -> Node:
+    return elementwise(session, ELEMENTWISE["conjugate"], (x,)) if x.dtype.kind == "c" else x
+
+
+def matmul(x1: Any, x2: Any) -> Any:
+    """np.matmul and @."""
+    session, a, b = _checked(np.matmul, (1, 1), x1, x2)
     if a.rank > 1 and b.rank > 1:
-        return Tracer(session, product(session, a, b, dtype))
-    k, axis = a.shape[-1], max(b.rank - 2, 0)
-    sizes = const_value(k), const_value(b.shape[axis])
-    if None not in sizes and sizes[0] != sizes[1]:
+        dtype = _loop_dtype(np.matmul, [a, b])
+        factors = [cast(session, x, wide(dtype)) for x in (a, b)]
+        return Tracer(session, narrow(session, session.make(p.MatMul(), *factors), dtype))
+    left, right = "mk"[-a.rank :] if a.rank == 1 else "mk", "kn"[: min(b.rank, 2)]
+    kept = "".join(x for x in "mn" if x in left + right)
+    return _by_core(np.matmul, session, a, b, left, right, kept)
+
+
+def vecdot(x1: Any, x2: Any) -> Any:
+    """np.vecdot."""
+    session, a, b = _checked(np.vecdot, (1, 1), x1, x2)
+    return _by_core(np.vecdot, session, _conjugate(session, a), b, "n", "n", "")
+
+
+def matvec(x1: Any, x2: Any) -> Any:
+    """np.matvec."""
+    session, a, b = _checked(np.matvec, (2, 1), x1, x2)
+    return _by_core(np.matvec, session, a, b, "mn", "n", "m")
+
+
+def vecmat(x1: Any, x2: Any) -> Any:
+    """np.vecmat."""
+    session, a, b = _checked(np.vecmat, (1, 2), x1, x2)
+    return _by_core(np.vecmat, session, _conjugate(session, a), b, "n", "nm", "m")
+
+
+def _linalg_matmul(x1: Any, x2: Any, /) -> Any:
+    return matmul(x1, x2)
+
+
+def _linalg_vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    moved = [views.moveaxis(views.as_array(session_of((x1, x2)), x), axis, -1) for x in (x1, x2)]
+    return vecdot(*moved)
+
+
+# ---- dot and its kin ----
+
+
+def dot(a: Any, b: Any, out: Any = None) -> Any:
+    """np.dot."""
+    reductions.refuse_out("dot", out)
+    session, (x, y) = _operands(a, b)
+    if not x.rank or not y.rank:
+        return call_row("multiply", Tracer(session, x), Tracer(session, y))
+    left = (*range(x.rank - 1), "k")
+    right: tuple[Label, ...] = tuple(range(100, 100 + y.rank))
+    right = (*right[:-2], "k", *right[-1:]) if y.rank > 1 else ("k",)
+    kept = tuple(label for label in (*left, *right) if label != "k")
+    text = f"shapes not aligned: {{0}} (dim {x.rank - 1}) != {{1}} (dim {max(y.rank - 2, 0)})"
+    dtype = np.result_type(x.dtype, y.dtype)
+    return _contracted(session, Term(x, left), Term(y, right), kept, dtype, text)
+
+
+def inner(a: Any, b: Any, /) -> Any:
+    """np.inner."""
+    session, (x, y) = _operands(a, b)
+    if not x.rank or not y.rank:
+        return call_row("multiply", Tracer(session, x), Tracer(session, y))
+    return tensordot(Tracer(session, x), Tracer(session, y), ((-1,), (-1,)))
+
+
+def vdot(a: Any, b: Any, /) -> Any:
+    """np.vdot."""
+    session, (x, y) = _operands(a, b)
+    flat = [_flat(session, node) for node in (_conjugate(session, x), y)]
+    return dot(*(Tracer(session, node) for node in flat))
+
+
+def outer(a: Any, b: Any, out: Any = None) -> Any:
+    """np.outer."""
+    reductions.refuse_out("outer", out)
+    session, nodes = _operands(a, b)
+    x, y = (_flat(session, node) for node in nodes)
+    column = session.make(p.ExpandDims((1,)), x)
+    return call_row("multiply", Tracer(session, column), Tracer(session, y))
+
+
+def _linalg_outer(x1: Any, x2: Any, /) -> Any:
+    session, nodes = _operands(x1, x2)
+    if any(node.rank != 1 for node in nodes):
+        ranks = " and ".join(str(node.rank) for node in nodes)
         raise failure(
-            ShapeError,
-            f"matmul: Input operand 1 has a mismatch in its core dimension 0, {_SIGNATURE} "
-            f"(size {sizes[1]} is different from {sizes[0]})",
+            ShapeError, f"Input arrays must be one-dimensional, but they are of rank {ranks}"
         )
-    b = equal_extents(session, b, axis, k)
-    if b.rank > 1:  # a row from the left
-        a = session.make(p.ExpandDims((1,)), a)
-    rank = max(a.rank, b.rank)
-    return Tracer(session, sum_of_products(session, a, b, (rank - min(b.rank, 2),), dtype))
+    return outer(*(Tracer(session, node) for node in nodes))
+
+
+def _flat(session: Session, node: Node) -> Node:
+    """np.ravel."""
+    if node.rank == 1:
+        return node
+    if not node.rank:
+        return session.make(p.ExpandDims((0,)), node)
+    return session.make(p.Reshape(), node, numel(node.shape))
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+    """np.tensordot."""
+    session, (x, y) = _operands(a, b)
+    of_a, of_b = _axes_of(axes, x.rank, y.rank)
+    if len(of_a) != len(of_b):
+        raise failure(ShapeError, "shape-mismatch for sum")
+    left: list[Label] = [("a", i) for i in range(x.rank)]
+    right: list[Label] = [("b", i) for i in range(y.rank)]
+    for i, (one, other) in enumerate(zip(of_a, of_b, strict=True)):
+        left[one] = right[other] = ("k", i)
+    kept = tuple(label for label in (*left, *right) if label not in left or label not in right)
+    dtype = np.result_type(x.dtype, y.dtype)
+    text = "shape-mismatch for sum: {0} and {1}"
+    return _contracted(session, Term(x, tuple(left)), Term(y, tuple(right)), kept, dtype, text)
+
+
+def _axes_of(axes: Any, rank_a: int, rank_b: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes= of tensordot: how many, or which of each operand."""
+    if not is_a(axes, tuple, list):
+        count = views.whole(axes, "axes", "pass an int, or two sequences of ints")
+        if count > min(rank_a, rank_b):
+            raise failure(
+                AxisError, f"tensordot: {count} axes of operands of rank {rank_a} and {rank_b}"
+            )
+        return tuple(range(rank_a - count, rank_a)), tuple(range(count))
+    of_a, of_b = axes
+    return views.many_axes(of_a, rank_a), views.many_axes(of_b, rank_b)
+
+
+def multi_dot(arrays: Any, *, out: Any = None) -> Any:
+    """np.linalg.multi_dot, from left to right: the best order depends on run-time sizes."""
+    reductions.refuse_out("multi_dot", out)
+    given = list(arrays)
+    if len(given) < 2:
+        raise failure(ShapeError, "Expecting at least two arrays.")
+    result, *rest = given
+    for array in rest:
+        result = dot(result, array)
+    return result
+
+
+FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    np.dot: dot,
+    np.inner: inner,
+    np.vdot: vdot,
+    np.outer: outer,
+    np.tensordot: tensordot,
+    np.einsum: contraction.einsum,
+    np.linalg.matmul: _linalg_matmul,
+    np.linalg.vecdot: _linalg_vecdot,
+    np.linalg.outer: _linalg_outer,
+    np.linalg.tensordot: tensordot,
+    np.linalg.multi_dot: multi_dot,
+}
+METHODS: dict[str, Callable[..., Any]] = {"dot": dot}
+UFUNCS: dict[np.ufunc, Callable[..., Any]] = {
+    np.matmul: matmul,
+    np.vecdot: vecdot,
+    np.matvec: matvec,
+    np.vecmat: vecmat,
+}

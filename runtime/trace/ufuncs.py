@@ -27,10 +27,7 @@ SEVERAL: dict[np.ufunc, tuple[str, ...]] = {
 }
 
 
-_COMPOSED: dict[np.ufunc, Callable[..., Any]] = {
-    np.isnat: times.isnat,
-    np.matmul: linear.matmul,
-}
+_COMPOSED: dict[np.ufunc, Callable[..., Any]] = {np.isnat: times.isnat, **linear.UFUNCS}
 
 
 def _row_of(ufunc: np.ufunc) -> OpRow | None:
