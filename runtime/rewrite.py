@@ -20,8 +20,18 @@ from opkiln.ops.defs import OpDef
 from opkiln.ops.dtypes import kind_of, lossless
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime.errors import OpkilnError
-from opkiln.runtime.graph import Graph, Node, const_value, host_const, make, topological
+from opkiln.runtime.graph import (
+    Graph,
+    Node,
+    const_value,
+    host_const,
+    is_one,
+    make,
+    topological,
+)
+from opkiln.runtime.infer import guards
 from opkiln.runtime.reference import evaluate_host, interpret, scalar
+from opkiln.runtime.reshapes import reshape_operands
 
 Rule = Callable[[Node], Node | None]
 DT = np.dtype[Any]
@@ -278,6 +288,41 @@ def _broadcast_operand(node: Node) -> Node | None:
     return None
 
 
+def _squeezed(node: Node) -> Node | None:
+    """No axis at all, and the axes that were inserted before."""
+    if not isinstance(node.op, p.Squeeze):
+        return None
+    source = node.src[0]
+    inserted = isinstance(source.op, p.ExpandDims) and source.op.axes == node.op.axes
+    return source.src[0] if inserted else None if node.op.axes else source
+
+
+def _sliced(node: Node) -> Node | None:
+    """All of each axis."""
+    if not isinstance(node.op, p.Slice) or any(step != 1 for step in node.op.steps):
+        return None
+    starts = all(const_value(start) == 0 for start in node.src[1::2])
+    return node.src[0] if starts and node.shape == node.src[0].shape else None
+
+
+def _reshaped(node: Node) -> Node | None:
+    """To the shape that is there, twice, of one value, and where axes of length 1 come or go."""
+    if not isinstance(node.op, p.Reshape):
+        return None
+    source, target = node.src[0], node.src[1:]
+    if source.shape == target:
+        return source
+    if isinstance(source.op, p.Reshape) and not guards(source):
+        return make(node.op, source.src[0], *target)
+    if isinstance(source.op, p.BroadcastTo) and not source.src[0].rank and not guards(node):
+        return make(source.op, source.src[0], *target)
+    if [d for d in source.shape if not is_one(d)] != [d for d in target if not is_one(d)]:
+        return None
+    old, new = (tuple(i for i, d in enumerate(s) if is_one(d)) for s in (source.shape, target))
+    found = make(p.Squeeze(old), source) if old else source
+    return make(p.ExpandDims(new), found) if new else found
+
+
 _EVERY_ROW = tuple(ELEMENTWISE)
 _Where = type[OpDef] | Collection[str]  # what a rule looks at: an op type, or rows of the op table
 
@@ -301,15 +346,23 @@ SIMPLIFY: tuple[tuple[str, _Where, Rule], ...] = (
     ("transpose", p.Transpose, _transposed),
     ("expand_dims", p.ExpandDims, _expanded),
     ("broadcast", p.BroadcastTo, _broadcast),
+    ("squeeze", p.Squeeze, _squeezed),
+    ("slice", p.Slice, _sliced),
+    ("reshape", p.Reshape, _reshaped),
     ("broadcast_operand", _EVERY_ROW, _broadcast_operand),
 )
+RESHAPE_OPERANDS = "reshape_operands"  # the pass of runtime/reshapes.py, from level 2 on
 TABLES: dict[str, tuple[tuple[str, _Where, Rule], ...]] = {"fold": FOLD, "simplify": SIMPLIFY}
 _Index = dict[Any, list[tuple[str, Rule]]]
 
 
 def _active(disabled: frozenset[str]) -> _Index:
     """The rules that are switched on, by op type or row."""
-    known = {*TABLES, *(name for table in TABLES.values() for name, _, _ in table)}
+    known = {
+        *TABLES,
+        RESHAPE_OPERANDS,
+        *(name for table in TABLES.values() for name, _, _ in table),
+    }
     if unknown := disabled - known:
         raise ValueError(f"rewrite: no rule or table {sorted(unknown)}; there are {sorted(known)}")
     index: _Index = {}
@@ -348,7 +401,10 @@ def rewrite(
         new[node] = current
         if node in where:
             where.setdefault(current, where[node])
-    return Graph(graph.inputs, tuple(new[o] for o in graph.outputs), where)
+    result = Graph(graph.inputs, tuple(new[o] for o in graph.outputs), where)
+    if opt_level < 2 or RESHAPE_OPERANDS in disabled:
+        return result
+    return reshape_operands(result)
 
 
 def _steps(node: Node, rules: _Index) -> Iterator[tuple[str, Node]]:

@@ -23,6 +23,7 @@ STAGES: list[set[str]] = [
     {"infer"},
     {"debug", "picture"},
     {"reference"},
+    {"reshapes"},
     {"trace", "rewrite", "jit"},
     {"grad"},
     {"indexmap"},

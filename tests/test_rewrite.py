@@ -91,6 +91,10 @@ def two() -> Node:
     return make(p.HostOp("add"), host_const(1), host_const(1))
 
 
+def reshape(x: Node, *shape: Node) -> Node:
+    return make(p.Reshape(), x, *shape)
+
+
 def cast(node: Node, dtype: str) -> Node:
     return make(p.Cast(DTYPES[dtype]), node)
 
@@ -166,6 +170,22 @@ EXAMPLES: dict[str, list[tuple[list[str], Callable[[Node], Node]]]] = {
         (["float32"], lambda x: make(p.ExpandDims((1,)), make(p.ExpandDims((0,)), x))),
     ],
     "broadcast": [(["float32"], lambda x: make(p.BroadcastTo(), x, *x.shape))],
+    "squeeze": [
+        (["int8"], lambda x: make(p.Squeeze(()), x)),
+        (["int8"], lambda x: make(p.Squeeze((0,)), make(p.ExpandDims((0,)), x))),
+    ],
+    "slice": [(["int8"], lambda x: make(p.Slice((0,), (1,)), x, host_const(0), x.shape[0]))],
+    "reshape": [
+        (["int8"], lambda x: reshape(x, x.shape[0])),
+        (["int8"], lambda x: reshape(reshape(x, host_const(1), *x.shape), *x.shape, host_const(1))),
+        (
+            ["int8"],
+            lambda x: reshape(make(BROADCAST, const(3, "int8"), two(), *x.shape), *x.shape, two()),
+        ),
+        (["int8"], lambda x: reshape(make(p.ExpandDims((1,)), x), host_const(1), x.shape[0])),
+        (["int8"], lambda x: reshape(x, host_const(1), x.shape[0], host_const(1))),
+        (["int8"], lambda x: reshape(make(p.ExpandDims((0,)), x), x.shape[0])),
+    ],
     "fold_host": [
         (["int64"], lambda x: make(p.BroadcastTo(), x, two(), *x.shape)),
     ],
@@ -375,3 +395,20 @@ def test_random_programs_keep_their_bits(graph: Graph, seed: int) -> None:
     equal(graph, new, arrays)
     assert rewrite(new).digest == new.digest  # nothing is left to do
     assert all(const_value(d) is None for o in new.outputs for d in o.shape if o.rank)
+
+
+def test_a_reshape_moves_to_the_operands_of_what_it_alone_reads() -> None:
+    x, y = (graph_input(i, DTYPES["float32"], 2) for i in range(2))
+    total = ew("add", x, ew("negative", y))
+    flat = reshape(total, make(p.HostOp("mul"), *total.shape))
+    arrays = [np.arange(6, dtype="f4").reshape(2, 3), np.ones((1, 3), "f4")]
+    for outputs, moved in (((flat,), True), ((flat, total), False)):
+        graph = Graph((x, y), outputs)
+        new = rewrite(graph)
+        equal(graph, new, arrays)
+        assert isinstance(new.outputs[0].op, p.Elementwise) == moved
+        for options in ({"opt_level": 1}, {"disabled": frozenset({"reshape_operands"})}):
+            assert rewrite(graph, **options).outputs == outputs
+    few = ew("add", x, graph_input(1, DTYPES["float32"], 1))  # reshaped, it would be written out
+    graph = Graph((x, graph_input(1, DTYPES["float32"], 1)), (reshape(few, *few.shape[::-1]),))
+    assert rewrite(graph).outputs == graph.outputs
