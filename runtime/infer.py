@@ -266,18 +266,27 @@ def _matmul(op: p.MatMul, src: Sources) -> Inferred:
 
 def numel(dims: Sources) -> Node:
     """The number of elements of an array with these extents."""
-    known = [d for d in dims if not is_one(d)] or [host_const(1)]
+    constant, symbols = factors(dims)
+    symbols.sort(key=lambda n: n.digest)  # products of the same extents are one node
+    known = [host_const(constant)] if constant != 1 or not symbols else []
+    return fold(lambda a, b: make(p.HostOp("mul"), a, b), [*known, *symbols])
+
+
+def factors(dims: Sources) -> tuple[int, list[Node]]:
+    """The number of elements as its known factor and the others, none of which is a product."""
     constant = 1
     symbols: list[Node] = []
-    for dim in known:
+    stack = [*dims]
+    while stack:
+        dim = stack.pop()
         value = const_value(dim)
-        if value is None:
-            symbols.append(dim)
-        else:
+        if value is not None:
             constant *= int(value)
-    symbols.sort(key=lambda n: n.digest)  # products of the same extents are one node
-    factors = [*([host_const(constant)] if constant != 1 or not symbols else []), *symbols]
-    return fold(lambda a, b: make(p.HostOp("mul"), a, b), factors)
+        elif isinstance(dim.op, p.HostOp) and dim.op.fn == "mul":
+            stack += dim.src
+        else:
+            symbols.append(dim)
+    return constant, symbols
 
 
 # ---- guards ----

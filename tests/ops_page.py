@@ -63,8 +63,8 @@ arguments.
 REST = """\
 ## Shapes, views and the rest
 
-These are no rows: they move no data, or are written over rows. Indexing takes `None`, `...` and
-`:`, so `x[:, None]`; `reshape`, `ravel` and `flatten` take only what leaves the shape as it is.
+These are no rows: they move no data, or are written over rows.
+[Indexing and assignment](tracing.md#indexing-and-assignment) take ints, slices, `None` and `...`.
 What NumPy makes of numbers alone while the function is traced, such as `np.arange(3)`,
 `np.linspace(0, 1, 5)` or `np.full(3, 2.0)`, is an array that the program keeps.
 """

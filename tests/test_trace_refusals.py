@@ -48,39 +48,6 @@ def test_values_are_not_known() -> None:
         run(lambda x: x.item(), A)
 
 
-def test_indexing_and_assignment() -> None:
-    with refused(NotImplementedError, "np.where"):
-        run(lambda x: x[0], A)
-    with refused(NotYet):
-        run(lambda x: x[x > 0], A)
-    with refused(NotYet):
-        run(lambda x: x[::-1], A)
-    with refused(IndexError, "too many indices"):
-        run(lambda x: x[:, :, :], A)
-
-    def assign(x: Any) -> Any:
-        t = x + 1
-        t[0] = 1
-        return t
-
-    with pytest.raises(
-        TraceError,
-        match=rf"test_trace_refusals.py:{assign.__code__.co_firstlineno + 2}\)\n.*np.where",
-    ):
-        run(assign, A)
-
-
-def test_assignment_to_all_items() -> None:
-    def fill(x: Any, key: Any) -> Any:
-        t = x + 1
-        t[key] = 1
-        return t
-
-    for key, advice in ((slice(None), "x = value"), (..., "x = value"), (slice(2), "x = np.where")):
-        with pytest.raises(TraceError, match=rf"item assignment (?s:.*)write {advice}"):
-            run(fill, A, key)
-
-
 def test_a_list_that_was_meant_as_an_array() -> None:
     for fn in (lambda x: x * 2 + 1, lambda x: x.sum()):
         with pytest.raises((TypeError, AttributeError)) as caught:
@@ -102,8 +69,6 @@ def test_in_place() -> None:
         run(argument, A)
     for body in (
         lambda x: argument(x.T),
-        lambda x: argument((x + 1).T),
-        lambda x: argument((x + 1)[None]),
         lambda x: argument(x.astype(x.dtype, copy=False)),
         lambda x: np.add(x, 1, out=x),
         lambda x: np.add(x, 1, out=np.empty((2, 3), np.float32)),
@@ -120,6 +85,8 @@ def test_in_place() -> None:
     with pytest.raises(TraceError, match="captured"):
         run(capture, A)
     assert (held == 1).all()
+    check(lambda x: argument((x + 1).T), A)
+    check(lambda x: argument((x + 1)[None]), A)
     check(lambda x: argument(x.copy()), A)
     check(lambda x: argument(+x), A)
     check(lambda x: argument(x.astype(np.float32)), A)
@@ -132,17 +99,6 @@ def test_in_place() -> None:
         return s, old
 
     check(scalar, A)
-
-
-def test_in_place_through_a_view_says_what_to_update() -> None:
-    def update(w: Any) -> Any:
-        w += 1
-        return w
-
-    with pytest.raises(TraceError, match=r"view, (?s:.*)update that array itself"):
-        run(lambda x: update((x + 1).T), A)
-    with pytest.raises(TraceError, match=r"a view of an argument"):
-        run(lambda x: update(x.T), A)
 
 
 def test_in_place_casts_as_numpy() -> None:
@@ -214,7 +170,7 @@ def test_unknown_functions_name_what_to_write() -> None:
         run(lambda x: x.astyp(float), A)
     with refused(TraceError, "np.expand_dims(x, axis)"):
         run(lambda x: x.unsqueeze(0), A)
-    with refused(TraceError, "return a tuple and call np.stack outside"):
+    with refused(TraceError, "to join several, write np.stack((a, b))"):
         run(lambda x: np.array([x.sum(), x.max()]), A)
     with refused(NotYet, "np.linalg.norm", "np.sqrt((x * x).sum(axis))"):
         run(lambda x: np.linalg.norm(x), A)
@@ -222,14 +178,14 @@ def test_unknown_functions_name_what_to_write() -> None:
         run(lambda x: np.trapezoid(x), A)
     with refused(NotYet, "np.full_like"):
         run(lambda x, k: np.full((2, 3), k, np.int32) + x, A, 1.5)
-    with refused(TraceError, "[:, None]"):
-        run(lambda x: np.multiply.outer(x, x), A)
+    with refused(TraceError, "x.sum(axis) over whole axes"):
+        run(lambda x: np.add.reduceat(x, [0]), A)
     with refused(TraceError, "where= without out=", "np.where(mask, new, old)"):
         run(lambda x: np.add(x, 1, where=x > 0), A)
     with refused(TraceError, "strides"):
         run(lambda x: x.strides, A)
-    with refused(NotYet, "reshape"):
-        run(lambda x: x.reshape(-1), A)
+    with refused(NotYet, "write x[i] for each literal index"):
+        run(lambda x: np.take(x, [0]), A)
     known = {*ELEMENTWISE, *(f.__name__ for f in FUNCTIONS)}
     assert not known.intersection(WRITE_INSTEAD)  # advice that is out of date
     assert run(lambda x: hasattr(x, "fill"), A) is False

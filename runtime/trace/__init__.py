@@ -12,7 +12,7 @@ from opkiln.ops import primitives as p
 from opkiln.ops.record import record
 from opkiln.runtime.errors import OpkilnError, TraceError
 from opkiln.runtime.graph import Graph, Node, Pin, make
-from opkiln.runtime.trace import captured, functions, nesting, sizes, views
+from opkiln.runtime.trace import captured, equal, functions, indexing, nesting
 from opkiln.runtime.trace.captured import Captured
 from opkiln.runtime.trace.host import HostTracer
 from opkiln.runtime.trace.nesting import Nested
@@ -42,7 +42,7 @@ __all__ = [
 
 # Loaded now, though tracer.py names them at call time: an import during a trace would hold its lock
 # over a fork by another thread, and the child would wait for it for ever.
-_LATE = (functions, views)
+_LATE = (functions, indexing)
 _POSITIONAL, _VAR_POSITIONAL, _KEYWORD_ONLY, _VAR_KEYWORD = (0, 1), 2, 3, 4  # inspect's values
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80 | 0x100, 0x200  # inspect's CO_ flags
 
@@ -165,11 +165,11 @@ def trace(
             )
         outputs: dict[Node, int] = {}
         out_tree = _collect(session, result, outputs)
-        equal = sizes.joined(session, outputs)
-        if session.transient or equal:
-            out_tree, outputs = _finished(session, out_tree, outputs, equal)
-        inputs = tuple([equal.get(node, node) for node in session.inputs])
-        graph = Graph(inputs, tuple(outputs), session.where(outputs))
+        inputs = equal.joined(session, outputs)
+        if session.transient or inputs:
+            out_tree, outputs = _finished(session, out_tree, outputs, inputs)
+        given = tuple([inputs.get(node, node) for node in session.inputs])
+        graph = Graph(given, tuple(outputs), session.where(outputs))
         pinned: list[tuple[Any, Any]] = [
             *sorted(session.pins.items(), key=lambda item: item[0]),
             *sorted(session.equal.items(), key=lambda item: item[0]),
@@ -307,7 +307,7 @@ def _finished(
     session: Session, out_tree: Any, outputs: dict[Node, int], inputs: dict[Node, Node]
 ) -> tuple[Any, dict[Node, int]]:
     """The outputs over other inputs and without Transient nodes: those that become one are one."""
-    new = session.substitute(outputs, inputs, finish=True, remake=sizes.remake)
+    new = session.substitute(outputs, inputs, finish=True, remake=equal.remake)
     finished: dict[Node, int] = {}
     index = [finished.setdefault(new[node], len(finished)) for node in outputs]
     tree = mapped(out_tree, lambda v: Out(index[v.index]) if isinstance(v, Out) else v)

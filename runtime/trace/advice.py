@@ -3,17 +3,12 @@
 # NumPy functions and array methods without a rule.
 WRITE_INSTEAD = {
     "average": "write (x * w).sum(axis) / w.sum(axis)",
-    "reshape": "reshape outside; x[:, None], x.T and np.broadcast_to are supported",
-    "diff": "compute it outside the compiled function",
     "zeros": "write np.zeros_like(x)",
     "ones": "write np.ones_like(x)",
     "full": "write np.full_like(x, value)",
-    "copyto": "write np.full_like(x, value) for np.full, or np.where(mask, new, x)",
     "norm": "write np.sqrt((x * x).sum(axis))",
     "percentile": "compute it outside the compiled function",
     "quantile": "compute it outside the compiled function",
-    "concatenate": "return the parts and join them outside",
-    "stack": "return the parts and join them outside",
     "sort": "sort outside the compiled function",
     "cumsum": "compute it outside the compiled function",
     "array_equal": "write np.all(a == b) for arrays of equal shape",
@@ -24,6 +19,10 @@ WRITE_INSTEAD = {
     "nanstd": "write np.std(x, axis, where=~np.isnan(x))",
     "nanargmax": "write np.where(np.isnan(x), -np.inf, x).argmax(axis)",
     "nanargmin": "write np.where(np.isnan(x), np.inf, x).argmin(axis)",
+    "take": "write x[i] for each literal index and np.stack them, or index outside",
+    "insert": "write np.concatenate((x[:i], values, x[i:]), axis)",
+    "delete": "write np.concatenate((x[:i], x[i + 1:]), axis)",
+    "resize": "write np.tile and a slice, or x.reshape(shape) for as many elements",
     "nonzero": "its size depends on the data: use np.where(mask, a, b) with three arguments",
 }
 
@@ -33,9 +32,9 @@ NO_OUT = "leave it out here; the caller may pass out= to the compiled function"
 # Methods of ufuncs.
 METHODS_ADVICE = {
     "reduce": "np.add, np.multiply, np.maximum, np.minimum, np.logical_* and np.bitwise_* reduce",
+    "outer": "it takes two operands",
     "accumulate": "running sums are not supported yet: compute them outside the compiled function",
     "reduceat": "write x.sum(axis) over whole axes",
-    "outer": "write a[:, None] * b[None, :] with the operator in question",
     "at": "write x = np.where(mask, new, x)",
 }
 

@@ -11,9 +11,18 @@ import numpy as np
 
 from opkiln.ops import primitives as p
 from opkiln.ops.table import BY_UFUNC
-from opkiln.runtime.errors import MissingAttribute, NotYet, TraceError
+from opkiln.runtime.errors import MissingAttribute, TraceError
 from opkiln.runtime.graph import Node
-from opkiln.runtime.trace import linear, parts, reductions, times, views
+from opkiln.runtime.trace import (
+    combined,
+    joining,
+    linear,
+    parts,
+    reductions,
+    reshaping,
+    times,
+    views,
+)
 from opkiln.runtime.trace.advice import NO_ATTRIBUTE, WRITE_INSTEAD
 from opkiln.runtime.trace.composites import COMPOSITES
 from opkiln.runtime.trace.promote import (
@@ -136,6 +145,9 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **linear.FUNCTIONS,
     **parts.FUNCTIONS,
     **{c.numpy: c.rule for c in COMPOSITES},
+    **reshaping.FUNCTIONS,
+    **joining.FUNCTIONS,
+    **combined.FUNCTIONS,
     np.where: _where,
     np.sinc: _sinc,
     np.transpose: views.transpose,
@@ -160,7 +172,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 }
 _ANY_ARGUMENT = {
     np.where, np.broadcast_to, np.broadcast_arrays, np.full_like, np.shape, np.ndim, np.size,
-    np.result_type, *(c.numpy for c in COMPOSITES), *linear.FUNCTIONS,
+    np.result_type, *(c.numpy for c in COMPOSITES), *linear.FUNCTIONS, *joining.ANY_ARGUMENT,
+    *combined.ANY_ARGUMENT, np.atleast_1d, np.atleast_2d, np.atleast_3d,
 }  # fmt: skip
 
 
@@ -232,42 +245,17 @@ def _traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
 # ---- methods and attributes ----
 
 
-def _reshape(x: Any, *shape: Any, order: str = "C", copy: Any = None) -> Any:
-    del order, copy
-    given = views.items(shape[0]) if len(shape) == 1 else shape
-    if views.extents(x.session, tuple(0 if _is_minus_one(n) else n for n in given)) == x.node.shape:
-        return views.expanded(x, ())
-    raise failure(NotYet, "reshape is not supported yet", fix=WRITE_INSTEAD["reshape"])
-
-
-def _is_minus_one(extent: Any) -> bool:
-    return type(extent) is int and extent == -1
-
-
-def _ravel(x: Any, order: str = "C") -> Any:
-    del order
-    if x.ndim == 1:
-        return views.expanded(x, ())
-    raise failure(NotYet, "ravel and flatten are not supported yet", fix=WRITE_INSTEAD["reshape"])
-
-
-def _flatten(x: Any, order: str = "C") -> Any:
-    return copy(_ravel(x, order))
-
-
 METHODS: dict[str, Callable[..., Any]] = {
     **reductions.METHODS,
     **linear.METHODS,
     **parts.METHODS,
     **{c.method: c.rule for c in COMPOSITES if c.method},
+    **reshaping.METHODS,
     "astype": astype,
     "copy": copy,
     "transpose": views.transpose_method,
     "swapaxes": views.swapaxes,
     "squeeze": views.squeeze,
-    "reshape": _reshape,
-    "ravel": _ravel,
-    "flatten": _flatten,
 }
 ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "T": views.transpose,

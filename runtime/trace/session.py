@@ -16,7 +16,13 @@ from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpDef
 from opkiln.ops.dtypes import SUPPORTED, find_row
 from opkiln.runtime import interop
-from opkiln.runtime.errors import OpkilnError, ShapeError, TraceError, UnsupportedDType
+from opkiln.runtime.errors import (
+    OpkilnError,
+    ReadOnlyError,
+    ShapeError,
+    TraceError,
+    UnsupportedDType,
+)
 from opkiln.runtime.graph import NOT_ONE, Node, const_value, make, substituted, topological
 from opkiln.runtime.infer import graph_input
 from opkiln.runtime.reference import evaluate_host
@@ -343,10 +349,14 @@ class HostValue:
 class ArrayValue:
     """A symbolic array. A root holds its node; a view recomputes its node when its root changed.
 
-    `owned` is true for intermediates: only those may be updated in place.
+    `owned` is true for intermediates: only those may be updated in place. `put` writes a view: the
+    parent's old value and the view's new one in, the parent's new value out. `kin` are roots that
+    share this one's memory or not, as its layout decides; once one of them is updated, the others
+    are `unsure`.
     """
 
-    __slots__ = ("held", "mapping", "owned", "parent", "root", "seen", "session")
+    __slots__ = ("held", "kin", "mapping", "owned", "parent", "put", "root", "seen", "session",
+                 "unsure")  # fmt: skip
     __opkiln_tracer__ = True
 
     def __init__(self, session: Session, node: Node, *, owned: bool = True) -> None:
@@ -356,11 +366,22 @@ class ArrayValue:
         self.held = node
         self.parent: ArrayValue | None = None
         self.mapping: Callable[[Node], Node] | None = None
+        self.put: Callable[[Node, Node], Node] | None = None
         self.seen: Node | None = None
+        self.kin: list[ArrayValue] | None = None
+        self.unsure: Place | None = None
 
     @property
     def node(self) -> Node:
         """The current value."""
+        if self.root.unsure is not None:
+            raise failure(
+                TraceError,
+                "an array and its reshape are used after the other was updated in place "
+                f"({place_text(self.root.unsure)}): whether this one changed with it depends on "
+                "its memory layout",
+                fix="make the reshape after the update, or of a copy: x.copy().reshape(...)",
+            )
         if self.parent is None or self.seen is self.root.held:
             return self.held
         current = self.root.held
@@ -375,5 +396,26 @@ class ArrayValue:
         return self.held
 
     def update(self, node: Node) -> None:
-        """Rebind an owned root, so that every alias sees the new value."""
-        self.held = node
+        """Give an owned array another value, which every alias sees; a view writes into its root.
+
+        Raises:
+            ReadOnlyError: NumPy makes this view read-only.
+        """
+        written: list[tuple[ArrayValue, Node]] = []
+        value: ArrayValue = self
+        while value.parent is not None:
+            if value.put is None:
+                raise failure(
+                    ReadOnlyError,
+                    "assignment destination is read-only",
+                    fix="update the array that it looks at, or a copy: x.copy()",
+                )
+            written.append((value, node))
+            node = value.put(value.parent.node, node)
+            value = value.parent
+        value.held = node
+        for view, held in written:
+            view.held, view.seen = held, node
+        for other in value.kin or ():
+            if other is not value:
+                other.unsure = user_place()

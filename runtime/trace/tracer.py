@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -100,25 +100,17 @@ def update_in_place(
     Where the mask `where` is False, the old value stays.
 
     Raises:
-        TraceError: the target is an argument, a capture or a view, or the dtype does not fit.
+        TraceError: the target is an argument, a capture or a view of one, or the dtype does not
+            fit. ReadOnlyError: a view that NumPy makes read-only.
     """
     session = target.session
     rewrite = "write x = x + y in place of x += y (and so on), and return the new value"
     if not target.owned:
         what = "an argument" if target.root is target else "a view of an argument"
         raise failure(TraceError, f"{name}: in-place update of {what}", fix=rewrite)
-    if target.root is not target:
-        raise failure(
-            TraceError,
-            f"{name}: in-place update through a view, which would change the array it looks at",
-            fix="update that array itself (for w = v.T and w += y write v += y.T); or, if it may "
-            "keep its value, write w = w + y",
-        )
     result = compute()
-    if (
-        not target.shape
-    ):  # NumPy's own scalars are immutable: the name is rebound, aliases keep theirs
-        return result
+    if not target.root.node.rank:
+        return result  # NumPy's own scalars are immutable: the name is rebound, aliases keep theirs
     node = fit(session, result.node, target.node, name, casting)
     if where is not True:
         chosen = call_row("where", where, Tracer(session, node), target)
@@ -277,24 +269,37 @@ class Tracer(Operators, ArrayValue):
     __array__ = _advice(
         f"np.asarray, np.array or a function that needs a real array: {_NO_VALUE}",
         "drop np.asarray (np.array, np.ascontiguousarray): this is an array already, and "
-        "x.astype(dtype) converts it; to join several, return a tuple and call np.stack outside",
+        "x.astype(dtype) converts it; to join several, write np.stack((a, b))",
     )
     __jax_array__ = _advice(
         "arithmetic between a JAX array and a traced array: JAX needs a real array",
         "write x + w, or np.add(w, x), with the traced array x in charge",
     )
-    __iter__ = __contains__ = _advice(
-        "iteration over a traced array, whose length is known only when the compiled function runs",
-        "compute on the whole array, with x.sum(axis) or np.where(...)",
+    __contains__ = _advice(
+        f"`in` a traced array: {_NO_VALUE}",
+        "write np.any(x == value), which is an array of one truth value",
     )
 
-    def __setitem__(self, key: Any, value: Any) -> NoReturn:
-        """Refuse: what was computed from the array before would not see the change."""
-        if key is Ellipsis or (isinstance(key, slice) and key == slice(None)):
-            fix = "write x = value, or x = np.full_like(x, value), in place of x[...] = value"
-        else:
-            fix = "write x = np.where(mask, value, x), with a mask that is true where to assign"
-        raise failure(TraceError, "item assignment into a traced array", fix=fix)
+    def __iter__(self) -> Iterator[Any]:
+        """The items along a first axis whose length is known while tracing."""
+        length = const_value(self.node.shape[0]) if self.node.rank else None
+        if length is None:
+            raise failure(
+                TraceError,
+                "iteration over a traced array, whose length is known only when the compiled "
+                "function runs"
+                if self.node.rank
+                else "iteration over a 0-d array",
+                fix="compute on the whole array, with x.sum(axis) or np.where(...), or name the "
+                "items: x[0], x[1]",
+            )
+        return iter([self[i] for i in range(int(length))])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """A functional update, which every alias sees."""
+        from opkiln.runtime.trace import indexing
+
+        indexing.setitem(self, key, value)
 
     __delitem__ = _advice("deleting items of a traced array", "choose outside what is passed in")
 
@@ -365,9 +370,9 @@ class Tracer(Operators, ArrayValue):
         return f"<traced {self.dtype.name} array of shape {self.shape}>"
 
     def __getitem__(self, key: Any) -> Any:
-        from opkiln.runtime.trace import views
+        from opkiln.runtime.trace import indexing
 
-        return views.getitem(self, key)
+        return indexing.getitem(self, key)
 
     def __copy__(self) -> Any:
         return Tracer(self.session, self.node)
@@ -387,9 +392,16 @@ class Tracer(Operators, ArrayValue):
         return functions.attribute(self, name)
 
 
-def as_view(base: Any, view: Callable[[Node], Node]) -> Any:
-    """A view of `base`: it follows in-place updates of the array that it looks at."""
+def as_view(
+    base: Any, view: Callable[[Node], Node], put: Callable[[Node, Node], Node] | None = None
+) -> Any:
+    """A view of `base`: it follows in-place updates of the array that it looks at.
+
+    `put` writes through it: the base's old value and the view's new one in, the base's new value
+    out. Without it the view is read-only.
+    """
     base.session.check_open()
     value = Tracer(base.session, view(base.node), owned=base.owned)
-    value.root, value.parent, value.mapping, value.seen = base.root, base, view, base.root.held
+    value.root, value.parent, value.mapping, value.put = base.root, base, view, put
+    value.seen = base.root.held
     return value

@@ -40,6 +40,8 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Inputs, kwargs: dict[str, A
     kwargs = {k: v for k, v in kwargs.items() if not _is_default(k, v)}
     if method == "reduce" and ufunc in REDUCTION_OF:
         return reductions.reduce_ufunc(ufunc, *inputs, **kwargs)
+    if method == "outer" and len(inputs) == 2:
+        return call_ufunc(ufunc, "__call__", _spread(inputs), kwargs)
     if method != "__call__":
         raise failure(
             TraceError,
@@ -57,6 +59,13 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Inputs, kwargs: dict[str, A
     if outs is None:
         return _call(ufunc, inputs)
     return _into(ufunc, outs, lambda: _call(ufunc, inputs), where, casting)
+
+
+def _spread(inputs: Inputs) -> Inputs:
+    """The operands of an outer product, each pair of their elements once."""
+    session = session_of(inputs)
+    x, y = (views.as_array(session, v) for v in inputs)
+    return views.expanded(x, tuple(range(x.ndim, x.ndim + y.ndim))), y
 
 
 def _call(ufunc: np.ufunc, inputs: Inputs) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from opkiln.ops import primitives as p
-from opkiln.runtime.errors import AxisError, NotYet, OpkilnError, ShapeError, TraceError
+from opkiln.runtime.errors import AxisError, OpkilnError, ShapeError, TraceError
 from opkiln.runtime.graph import Node, const_value, host_const
 from opkiln.runtime.trace.promote import BROADCAST, elementwise_operand, session_of
 from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, is_a
@@ -86,9 +86,9 @@ def transpose(x: Any, axes: Any = None) -> Any:
 def permuted(x: Any, perm: tuple[int, ...]) -> Any:
     """Axes in another order."""
     if perm == tuple(range(x.ndim)):
-        return as_view(x, itself)
-    op = p.Transpose(perm)
-    return as_view(x, _by(x.session, op))
+        return unchanged(x)
+    back = p.Transpose(tuple(sorted(range(x.ndim), key=perm.__getitem__)))
+    return as_view(x, _by(x.session, p.Transpose(perm)), _writing(x.session, back))
 
 
 def itself(value: Any) -> Any:
@@ -96,8 +96,25 @@ def itself(value: Any) -> Any:
     return value
 
 
+def unchanged(x: Any) -> Any:
+    """A view of all of an array as it is."""
+    if x.parent is not None:  # beside it, so that chains stay short
+        return as_view(x.parent, x.mapping, x.put)
+    return as_view(x, itself, _newest)
+
+
+def _newest(old: Node, new: Node) -> Node:
+    del old
+    return new
+
+
 def _by(session: Session, op: Any, *host: Node) -> Callable[[Node], Node]:
     return lambda node: session.make(op, node, *host)
+
+
+def _writing(session: Session, inverse: Any) -> Callable[[Node, Node], Node]:
+    """How a view of every element is written through: the op that undoes it."""
+    return lambda _, new: session.make(inverse, new)
 
 
 def transpose_method(x: Any, *axes: Any) -> Any:
@@ -137,44 +154,53 @@ def expand_dims(a: Any, axis: Any) -> Any:
 def expanded(x: Any, axes: tuple[int, ...]) -> Any:
     """Axes of length 1 at these positions of the result."""
     if not axes:
-        return as_view(x, itself)
-    return as_view(x, _by(x.session, p.ExpandDims(axes)))
+        return unchanged(x)
+    session: Session = x.session
+    return as_view(x, _by(session, p.ExpandDims(axes)), lambda _, new: without(session, new, axes))
 
 
 def squeeze(a: Any, axis: Any = None) -> Any:
-    """np.squeeze, of axes that are known to have length 1 because they were made so."""
-    known = [i for i, d in enumerate(a.node.shape) if const_value(d) == 1]
-    axes = tuple(known) if axis is None else many_axes(axis, a.ndim, bools=False, lists=False)
-    if axis is None and len(known) != a.ndim:
-        raise failure(
-            NotYet,
-            "squeeze without axis: which axes it drops depends on run-time sizes",
-        )
+    """np.squeeze. Without axes it pins the sizes, which decide what it drops."""
+    if axis is None:
+        axes = tuple(i for i, n in enumerate(a.shape) if n == 1)
+    else:
+        axes = many_axes(axis, a.ndim, bools=False, lists=False)
+    return squeezed(a, tuple(sorted(axes)))
+
+
+def squeezed(x: Any, axes: tuple[int, ...]) -> Any:
+    """Without these axes, each of length 1."""
     if not axes:
-        return as_view(a, itself)
-    op = a.node.op
-    if isinstance(op, p.ExpandDims) and set(axes) <= set(op.axes):
-        return as_view(a, lambda node: _without(a.session, node, axes))
-    if isinstance(op, p.Reduce) and op.keepdims and axes == op.axes:
-        return Tracer(
-            a.session,
-            a.session.make(p.Reduce(op.row, op.axes, False, op.dtype, op.seeded), *a.node.src),
-        )
-    raise failure(
-        NotYet,
-        f"squeeze of axes {axes} is not supported yet",
-        fix="leave the axis out where it is made: sum(axis) without keepdims, no [None]",
+        return unchanged(x)
+    session: Session = x.session
+    return as_view(
+        x, lambda node: without(session, node, axes), _writing(session, p.ExpandDims(axes))
     )
 
 
-def _without(session: Session, node: Node, axes: tuple[int, ...]) -> Node:
+def without(session: Session, node: Node, axes: tuple[int, ...]) -> Node:
+    """The node without these axes of length 1, as what it was before they were made."""
     op = node.op
-    assert isinstance(op, p.ExpandDims)
-    left = [a for a in op.axes if a not in axes]
-    if not left:
-        return node.src[0]
-    moved = tuple(a - sum(gone < a for gone in axes) for a in left)
-    return session.make(p.ExpandDims(moved), node.src[0])
+    if isinstance(op, p.ExpandDims) and set(axes) <= set(op.axes):
+        left = [a for a in op.axes if a not in axes]
+        moved = tuple(a - sum(gone < a for gone in axes) for a in left)
+        return session.make(p.ExpandDims(moved), node.src[0]) if left else node.src[0]
+    if isinstance(op, p.Reduce) and op.keepdims and axes == op.axes:
+        return session.make(p.Reduce(op.row, op.axes, False, op.dtype, op.seeded), *node.src)
+    return session.make(p.Squeeze(axes), node)
+
+
+def at_least(rank: int) -> Callable[[Any], Any]:
+    """np.atleast_1d, np.atleast_2d and np.atleast_3d of one array."""
+
+    def rule(x: Any) -> Any:
+        missing = rank - x.ndim
+        if missing <= 0:
+            return x
+        after = 1 if rank == 3 and x.ndim else 0  # NumPy puts one of three behind
+        return expanded(x, (*range(missing - after), *range(rank - after, rank)))
+
+    return rule
 
 
 def extents(session: Session, shape: Any) -> tuple[Node, ...]:
@@ -204,7 +230,7 @@ def broadcast_to(array: Any, shape: Any) -> Any:
     target = extents(session, shape)
     check_fits(array.node, target)
     if target == array.node.shape:
-        return as_view(array, itself)
+        return as_view(array, itself)  # read-only, as the other
     return as_view(array, _by(session, BROADCAST, *target))
 
 
@@ -242,42 +268,3 @@ def broadcast_arrays(*arrays: Any, subok: bool = False) -> tuple[Any, ...]:
         as_view(v, itself) if v.node.shape == shape else as_view(v, _by(session, BROADCAST, *shape))
         for v in values
     )
-
-
-def getitem(x: Any, key: Any) -> Any:
-    """x[...]: None, Ellipsis and full slices."""
-    parts = items(key) if isinstance(key, tuple) else (key,)
-    taken = 0
-    for part in parts:
-        if part is None or part is Ellipsis:
-            continue
-        if not (isinstance(part, slice) and part == slice(None)):
-            raise failure(
-                NotYet,
-                f"indexing a traced array with {_key_text(part)} is not supported yet; "
-                f"None, ... and : are",
-                fix="index outside the function, or choose elements with np.where(mask, x, 0)",
-            )
-        taken += 1
-    if sum(part is Ellipsis for part in parts) > 1:
-        raise failure(AxisError, "an index can only have a single ellipsis ('...')")
-    if taken > x.ndim:
-        raise failure(
-            AxisError,
-            f"too many indices for array: array is {x.ndim}-dimensional, but {taken} were indexed",
-        )
-    axes: list[int] = []
-    position = 0
-    for part in parts:
-        if part is None:
-            axes.append(position)
-            position += 1
-        else:
-            position += x.ndim - taken if part is Ellipsis else 1
-    return expanded(x, tuple(axes))
-
-
-def _key_text(part: Any) -> str:
-    if isinstance(part, (ArrayValue, HostValue)):
-        return "a traced value"
-    return "an array" if isinstance(part, (np.ndarray, list)) else repr(part)
