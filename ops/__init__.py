@@ -1,6 +1,6 @@
 """What ops are: frozen descriptions that every later stage reads.
 
-`ops.erf` and the like are the rows as functions.
+`ops.erf` and the like are the rows as functions, `ops.Identity` and the like the op definitions.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ def __getattr__(name: str) -> Callable[..., Any]:
     # While the table itself is being imported, this is asked for the names of its submodules.
     table = sys.modules.get("opkiln.ops.table")
     row = getattr(table, "ELEMENTWISE", {}).get(name)
+    if row is None and name[:1].isupper() and table is not None:
+        from opkiln.ops import definitions
+
+        if name in definitions.__all__:
+            return getattr(definitions, name)  # type: ignore[no-any-return]
     if row is None:
         raise AttributeError(f"opkiln.ops has no op {name!r}")
 

@@ -6,7 +6,7 @@ From the key follow equality, props, a name and a digest that is the same in eve
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, ClassVar, TypeAlias, cast
 
@@ -79,6 +79,17 @@ def digest_of(value: Key) -> bytes:
     return digest
 
 
+def _is_traced(value: Any) -> bool:
+    kind = cast("type[Any]", type(value))
+    return any(map(_is_traced, value)) if kind is tuple else hasattr(kind, "__opkiln_tracer__")
+
+
+def _trait(method: str, op: OpDef, *args: Any) -> Any:
+    from opkiln.ops.rules import RULES  # which is a table of these ops
+
+    return RULES.find(method, op)(op, *args)
+
+
 @record
 class OpDef:
     """Base of every op value: two ops are equal when their types and fields are.
@@ -111,6 +122,45 @@ class OpDef:
     def props(self) -> dict[str, Any]:
         """The declared fields by name."""
         return {name: getattr(self, name) for name in self.__match_args__}
+
+    @property
+    def opaque(self) -> bool:
+        """Whether a part of it is the user's own code, which runs in order and is never traced."""
+        return False
+
+    # *** traits: rules found in the table by method and type; runtime/traits.py registers them ***
+
+    def apply(self, *inputs: Any) -> tuple[Any, ...]:
+        """The results on arrays, at once; on the values of a trace they become part of it."""
+        traced = any(map(_is_traced, inputs))
+        return _trait("apply_graph" if traced else "apply", self, inputs)  # type: ignore[no-any-return]
+
+    def infer(self, descs: Sequence[Any]) -> tuple[tuple[Any, ...], bool]:
+        """Descriptions of the results, and whether all that is computed has a known shape.
+
+        Args:
+            descs: a `TensorDesc` per input.
+        """
+        return _trait("infer_descs", self, tuple(descs))  # type: ignore[no-any-return]
+
+    def forward_graph(self, descs: Sequence[Any]) -> Any:
+        """The subgraph that the op stands for, as an `EncodedGraph`."""
+        return _trait("forward_graph", self, tuple(descs))
+
+    def backward_graph(
+        self, descs: Sequence[Any], need: Sequence[bool], has: Sequence[bool]
+    ) -> Any:
+        """The op from (inputs, results, gradients of the results) to gradients of the inputs.
+
+        Args:
+            descs: a `TensorDesc` per input, of which dtype and rank count.
+            need: per input, whether its gradient is wanted.
+            has: per result, whether a gradient of it is given.
+
+        Returns:
+            An `EncodedGraph`, whose masks say which of those it takes and gives; or `EMPTY`.
+        """
+        return _trait("backward_graph", self, tuple(descs), tuple(need), tuple(has))
 
     def __eq__(self, other: object) -> bool:
         if self is other:

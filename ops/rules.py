@@ -24,6 +24,7 @@ class RuleTable:
     def __init__(self) -> None:
         self._rules: dict[tuple[str, type], Callable[..., Any]] = {}
         self._lock = threading.Lock()
+        self.late: Callable[[], object] | None = None  # registers more, when the first is missing
 
     def register(self, method: str, op_type: type[OpDef]) -> Callable[[F], F]:
         """Decorator that adds a rule.
@@ -45,16 +46,27 @@ class RuleTable:
         return add
 
     def find(self, method: str, op: OpDef) -> Callable[..., Any]:
-        """The rule nearest in the op type's MRO.
+        """The rule nearest in the op type's MRO; the rules of OpDef itself are fallback chains.
 
         Raises:
             NoRule: nothing matches; the text names op and method.
         """
+        rule = self.get(method, op)
+        if rule is None:
+            raise NoRule(f"op {op.name} has no rule for {method!r}")
+        return rule
+
+    def get(self, method: str, op: OpDef) -> Callable[..., Any] | None:
+        """As `find`, or None where nothing matches."""
         for cls in type(op).__mro__:
             rule = self._rules.get((method, cls))
             if rule is not None:
                 return rule
-        raise NoRule(f"op {op.name} has no rule for {method!r}")
+        if self.late is None:
+            return None
+        load, self.late = self.late, None
+        load()
+        return self.get(method, op)
 
 
 RULES = RuleTable()

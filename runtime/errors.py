@@ -214,6 +214,34 @@ class NotYetScalar(TraceError, NotYet):
     """
 
 
+class NotImplementedTrait(OpkilnError, NotImplementedError):
+    """An op has no rule for what was asked of it: names the op and the trait.
+
+    Fix: register a rule, or add the hook that the message names to the object of a `GenericPyOp`.
+    """
+
+
+class UnknownOp(OpkilnError, LookupError):
+    """No op has this name, or none that takes so many inputs.
+
+    Fix: use one of the names that the message proposes, or pass an op in place of a name.
+    """
+
+
+class GraphError(OpkilnError, ValueError):
+    """A subgraph contradicts itself: a variable that nothing makes, or that makes itself.
+
+    Fix: use variables of the same builder, after the line that makes them.
+    """
+
+
+class FusionUnsupported(OpkilnError, NotImplementedError):
+    """An op cannot be part of a fused kernel: names it.
+
+    Fix: use `CompiledOp` of the op inside, which makes several kernels where it has to.
+    """
+
+
 class ConfigError(OpkilnError, ValueError):
     """A setting cannot be used: names the variable, the value and what is accepted.
 

@@ -428,6 +428,16 @@ _ARRAY_FN: dict[type[OpDef], Callable[[Any, list[Any], Node], Array]] = {
 }
 
 
+def compute(node: Node, args: list[Any]) -> Array:
+    """The value of an array node from those of its sources."""
+    return _ARRAY_FN[type(node.op)](node.op, args, node)
+
+
+def host_function(fn: str) -> Callable[..., Any]:
+    """What a HostOp does to Python numbers."""
+    return _HOST_FN[fn]
+
+
 def _evaluate(
     node: Node, env: dict[Node, Any], given: Sequence[Array], weak: Sequence[Number]
 ) -> Any:
@@ -440,4 +450,4 @@ def _evaluate(
         return given[source.index].shape[op.axis]
     if node.is_host:
         return _evaluate_host(node, env, (), weak)
-    return _ARRAY_FN[type(op)](op, [env[s] for s in node.src], node)
+    return compute(node, [env[s] for s in node.src])

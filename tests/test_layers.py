@@ -16,17 +16,17 @@ ROOT = Path(__file__).resolve().parent.parent
 # Stages on one line know nothing of each other.
 STAGES: list[set[str]] = [
     {"errors", "locks", "tree"},
-    {"errstate"},
+    {"errstate", "memo"},
     {"options", "interop"},
     {"config"},
-    {"key", "graph", "spec", "blas"},
+    {"key", "graph", "spec", "blas", "describe"},
     {"infer"},
     {"debug", "picture"},
     {"reference"},
-    {"reshapes"},
+    {"reshapes", "partial", "fusion"},
     {"trace", "rewrite", "jit"},
     {"grad"},
-    {"indexmap"},
+    {"indexmap", "lift"},
     {"kernel", "stores"},
     {"fuse"},
     {"lower"},
@@ -40,8 +40,9 @@ STAGES: list[set[str]] = [
     {"warmup"},
     {"plain"},
     {"compile"},
-    {"differentiate"},
-    {"autograd"},
+    {"differentiate", "traits"},
+    {"autograd", "subgraph"},
+    {"custom"},
     {"cli"},
 ]
 RANK = {stage: rank for rank, stages in enumerate(STAGES) for stage in stages}

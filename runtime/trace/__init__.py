@@ -37,6 +37,8 @@ __all__ = [
     "apply_row",
     "check_traceable",
     "labels_of",
+    "random_state",
+    "same_random",
     "trace",
 ]
 
@@ -154,10 +156,10 @@ def trace(
             values.append(HostTracer(session, make(p.HostArg(weak, kind))))
             weak += 1
     args, kwargs = _bind(names, param_kinds, tree, values)
-    random = _random_state()
+    random = random_state()
     try:
         result = fn(*args, **kwargs)
-        if not _same_random(random, _random_state()):
+        if not same_random(random, random_state()):
             raise TraceError(
                 f"{name} draws from NumPy's global random state while it is traced, so each call "
                 f"would get the same numbers ({_first_line(fn)})",
@@ -250,13 +252,14 @@ def _first_line(fn: Any) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(fn)
 
 
-def _random_state() -> Any:
+def random_state() -> Any:
     """NumPy's global generator, when anything has loaded it."""
     module = sys.modules.get("numpy.random")
     return None if module is None else module.get_state(legacy=False)
 
 
-def _same_random(before: Any, after: Any) -> bool:
+def same_random(before: Any, after: Any) -> bool:
+    """Whether nothing was drawn between two looks at NumPy's global generator."""
     if after is None or after["bit_generator"] != "MT19937":
         return True
     pos = after["state"]["pos"]

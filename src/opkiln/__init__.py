@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from opkiln._definitions import *  # noqa: F403
     from opkiln._names import *  # noqa: F403
     from opkiln.runtime.autograd import torch_function
     from opkiln.runtime.differentiate import grad, value_and_grad, vjp
@@ -34,10 +35,15 @@ __all__ = [  # noqa: F405
     "vjp",
     "warmup",
 ]
+# Names of op definitions, which most programs never use: they are no part of `import *`.
+_DEFINITIONS = frozenset({
+    "BackwardOpKey", "CompiledOp", "EncodedGraph", "FastpathCopy", "FusionSwitch", "GenericPyOp",
+    "Identity", "JITFusionOp", "ShapeInfer", "Subgraph", "SubgraphBuilder", "SubgraphOp",
+    "TensorDesc", "UniqueKey", "Var", "find_op", "fusion_enabled", "subgraph",
+})  # fmt: skip
 # Names of the design that are not built yet: asking for one says so instead of looking like a typo.
 _PLANNED = frozenset({
-    "Event", "Stream", "SubgraphBuilder", "custom_op", "load", "load_inline",
-    "profile", "subgraph", "synchronize", "xp",
+    "Event", "Stream", "custom_op", "load", "load_inline", "profile", "synchronize", "xp",
 })  # fmt: skip
 # Loaded apart from the others, for those who take no gradients.
 _APART: dict[str, str] = {
@@ -59,6 +65,9 @@ def __getattr__(name: str) -> object:
         module = import_module(_APART.get(name, "opkiln._names"))
         value = globals()[name] = getattr(module, name)
         return value
+    if name in _DEFINITIONS:
+        value = globals()[name] = getattr(import_module("opkiln._definitions"), name)
+        return value
     if name in _PLANNED:
         from opkiln.runtime.errors import NotYetName
 
@@ -67,4 +76,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_DEFINITIONS})
