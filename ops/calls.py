@@ -56,7 +56,7 @@ def _four(function: Callable[[Any, Any, Any, Any], Any]) -> Named:
 
 def _size(sizes: Any) -> Any:
     """The only size of a vector of one, or a size."""
-    return sizes[0] if isinstance(sizes, tuple) else sizes
+    return sizes[0] if type(sizes) is tuple else sizes  # pyright: ignore[reportUnknownVariableType]
 
 
 def _shape(x: Any) -> Any:
@@ -71,9 +71,13 @@ def _stack(*arrays: Any, axis: int = 0) -> Any:
     return np.stack(arrays, axis=axis)
 
 
+def _flat(parts: tuple[tuple[Any, ...], ...]) -> tuple[Any, ...]:
+    return tuple(size for part in parts for size in part)
+
+
 def _concatenate(*parts: Any, axis: int = 0) -> Any:
     if all(isinstance(part, tuple) for part in parts):
-        return tuple[Any](size for part in parts for size in part)
+        return _flat(parts)  # of sizes
     return np.concatenate(parts, axis=axis)
 
 

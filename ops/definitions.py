@@ -303,7 +303,7 @@ class GenericPyOp(OpDef):
     def key(self) -> tuple[Any, ...]:
         """The object's own key, or a number that stands for the objects equal to it here."""
         own = getattr(self.obj, "key", None)
-        kind = cast("type[Any]", type(self.obj))
+        kind = cast("Any", type(self.obj))
         what = ("key", *own()) if own is not None else ("number", self.__dict__["_token"].number)
         return (
             type(self).__name__,

@@ -80,7 +80,7 @@ def digest_of(value: Key) -> bytes:
 
 
 def _is_traced(value: Any) -> bool:
-    kind = cast("type[Any]", type(value))
+    kind = cast("Any", type(value))
     return any(map(_is_traced, value)) if kind is tuple else hasattr(kind, "__opkiln_tracer__")
 
 

@@ -177,8 +177,11 @@ def _shape(shape: Any) -> Shape:
     return tuple(map(_size, shape))
 
 
+def _is_int(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
 def _size(size: Any) -> int | None:
-    good = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
-    if size is not None and (not good or size < 0):
+    if size is not None and (not _is_int(size) or size < 0):
         raise ShapeError(f"TensorDesc: expected sizes that are None or at least 0, got {size!r}")
     return None if size is None else int(size)

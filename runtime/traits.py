@@ -85,7 +85,7 @@ def _check_fusion(op: JITFusionOp) -> None:
 
 @RULES.register("check", GenericPyOp)
 def _check_generic(op: GenericPyOp) -> None:
-    kind = cast("type[Any]", type(op.obj))
+    kind = cast("Any", type(op.obj))
     for name in ("__hash__", "__eq__"):
         if getattr(kind, name, None) in (None, getattr(object, name)):
             raise failure(
