@@ -180,6 +180,13 @@ def test_exact_rows_of_pairs(half: np.dtype[Any]) -> None:
     like_numpy(lambda x, y: {"max": np.maximum(x, y) + 0, "where": np.where(x < y, x, y)}, a, b)
 
 
+@HALVES
+def test_nextafter_of_equal_values_is_the_second(half: np.dtype[Any]) -> None:
+    """As in C, in other dtypes, and in NumPy from 2.5 on."""
+    x = np.array([0.0, -0.0, 1.5], half)
+    assert_same(ok.compile(np.nextafter)(x, y := np.array([-0.0, 0.0, 1.5], half)), y)
+
+
 def chain(x: Array, y: Array) -> dict[str, Array]:
     """Ops that round differently if the values between them are not halves."""
     product = x * y

@@ -24,6 +24,7 @@ from tests.values import (
     function_of,
     is_rounded,
     kind_of,
+    leaves_zero_sign,
     ordinary,
     same_bits,
     takes,
@@ -175,16 +176,15 @@ def cast(x: Any, dtype: np.dtype[Any]) -> Any:
     return x.astype(dtype)
 
 
-def is_open(row: OpRow, kind: str) -> bool:
-    """Whether NumPy leaves bits of the row's results open, for operands of this kind."""
-    over = "c" if kind == "c" else "f"
-    return bool(row.exactness_of(over) != "exact" or row.ungated)
+def is_open(row: OpRow, *dtypes: np.dtype[Any]) -> bool:
+    """Whether NumPy leaves bits of the row's results open, for operands of these dtypes."""
+    over = "c" if any(kind_of(dtype) == "c" for dtype in dtypes) else "f"
+    return row.exactness_of(over) != "exact" or any(leaves_zero_sign(row, d) for d in dtypes)
 
 
 def can_be_weak(row: OpRow, dtype: np.dtype[Any]) -> bool:
     """Whether a Python int may stand beside an operand of this dtype."""
-    kind = kind_of(dtype)
-    return not is_open(row, kind) and kind in "iuf" and takes(row, dtype, int)
+    return not is_open(row, dtype) and kind_of(dtype) in "iuf" and takes(row, dtype, int)
 
 
 ALONE = {row.name: ok.compile(function_of(row)) for row in ELEMENTWISE.values()}
@@ -196,7 +196,7 @@ def alone_is_built() -> None:
     calls = []
     for name, compiled in ALONE.items():
         for dtype in TAKES[name]:
-            if kind_of(dtype) in "fc" and is_open(ELEMENTWISE[name], kind_of(dtype)):
+            if kind_of(dtype) in "fc" and is_open(ELEMENTWISE[name], dtype):
                 calls.append(case(compiled, *(np.ones(N, dtype),) * ELEMENTWISE[name].arity))
     together(calls)
 
@@ -204,8 +204,8 @@ def alone_is_built() -> None:
 def expected(row: OpRow, *operands: Any) -> Any:
     """NumPy's result, or the row's own alone where NumPy leaves bits open."""
     result = np.asarray(function_of(row)(*operands))
-    kinds = {kind_of(x.dtype) for x in operands if isinstance(x, (np.ndarray, np.generic))}
-    if not is_open(row, "c" if "c" in kinds else "f") or kind_of(result.dtype) not in "fc":
+    dtypes = {x.dtype for x in operands if isinstance(x, (np.ndarray, np.generic))}
+    if not is_open(row, *dtypes) or kind_of(result.dtype) not in "fc":
         return result
     signature = resolved(row, *(x.dtype for x in operands))
     assert signature is not None

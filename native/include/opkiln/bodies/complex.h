@@ -142,7 +142,15 @@ OK_FN ok_cplx<V> ok_cclip(ok_cplx<V> z, ok_cplx<V> low, ok_cplx<V> high) {
   return ok_sel(keep | (z.re != z.re) | (z.im != z.im), z, high);
 }
 
-//@ csqrt : complex abs hypot sqrt copysign
+//@ signed : copysign
+// The size of a with the sign of s, + of a NaN: the sign of a computed NaN is x86's or the GPU's
+// own, and must not get into a number.
+template <class V>
+OK_FN V ok_signed(V a, V s) {
+  return ok_copysign(a, s == s ? s : V{});
+}
+
+//@ csqrt : complex abs hypot sqrt signed
 // Kahan's: the larger part from (|x| + |z|) / 2, the other by division; large and tiny z scaled.
 template <class V>
 OK_FN ok_cplx<V> ok_csqrt(ok_cplx<V> z) {
@@ -159,10 +167,10 @@ OK_FN ok_cplx<V> ok_csqrt(ok_cplx<V> z) {
   u = t == 0 ? b : u;
   t = t * out;
   IVec<V> left = z.re < 0, far = ok_abs(z.im) == inf;
-  return {far ? inf : (left ? u : t), ok_copysign(far ? inf : (left ? t : u), z.im)};
+  return {far ? inf : (left ? u : t), ok_signed(far ? inf : (left ? t : u), z.im)};
 }
 
-//@ cexp : complex exp sin cos abs copysign
+//@ cexp : complex exp sin cos abs signed
 // e^x (cos y + i sin y), with e^x as a square, so that it need not be finite itself.
 template <class V>
 OK_FN ok_cplx<V> ok_cis_(ok_cplx<V> z, V root, V y) {
@@ -170,7 +178,7 @@ OK_FN ok_cplx<V> ok_cis_(ok_cplx<V> z, V root, V y) {
   IVec<V> wild = ~(ok_abs(z.im) < inf), none = wild & (z.re == -inf), real = z.im == 0;
   V re = root * ok_cos(y) * root, im = root * ok_sin(y) * root;
   re = none ? nil : (wild & (z.re == inf) ? inf : re);
-  return {re, real ? z.im : (none ? ok_copysign(nil, z.im) : im)};
+  return {re, real ? z.im : (none ? ok_signed(nil, z.im) : im)};
 }
 template <class V>
 OK_FN ok_cplx<V> ok_cexp(ok_cplx<V> z) {
@@ -259,7 +267,7 @@ OK_FN ok_cplx<V> ok_cpow(ok_cplx<V> a, ok_cplx<V> b) {
   return ok_sel((b.re == 0) & (b.im == 0), unit, w);
 }
 
-//@ csinh : complex sinh cosh exp sin cos abs copysign
+//@ csinh : complex sinh cosh exp sin cos abs signed
 // sinh x cos y + i cosh x sin y; far out both hyperbolic functions are e^|x| / 2, taken as a
 // product, so that they need not be finite themselves.
 template <bool cosine, class V>
@@ -269,12 +277,12 @@ OK_FN ok_cplx<V> ok_csinhcosh_(ok_cplx<V> z) {
   V s = ok_sin(y), c = ok_cos(y), root = ok_exp(a * ok_c<V>(0.5)), half = root * ok_c<V>(0.5);
   IVec<V> far = a > ok_c<V>(single ? 80 : 700), wild = ~(ok_abs(y) < inf);
   V sh = ok_sinh(x), ch = ok_cosh(x);
-  V p = cosine ? ch : sh, q = cosine ? sh : ch, sign = ok_copysign(ok_c<V>(1), x);
+  V p = cosine ? ch : sh, q = cosine ? sh : ch, sign = ok_signed(ok_c<V>(1), x);
   V re = far ? half * c * root * (cosine ? ok_c<V>(1) : sign) : p * c;
   V im = far ? half * s * root * (cosine ? sign : ok_c<V>(1)) : q * s;
   re = wild & (a == inf) ? (cosine ? a : x) : re;
   if (cosine)
-    return {re, (x == 0) | (y == 0) ? ok_copysign(nil, sign) * ok_copysign(ok_c<V>(1), y) : im};
+    return {re, (x == 0) | (y == 0) ? ok_copysign(nil, sign) * ok_signed(ok_c<V>(1), y) : im};
   return {x == 0 ? x : re, y == 0 ? y : im};
 }
 template <class V>
@@ -300,7 +308,7 @@ OK_FN ok_cplx<V> ok_ccos(ok_cplx<V> z) {
   return ok_conjugate(ok_csinhcosh_<true>(ok_swap(z)));
 }
 
-//@ ctanh : complex sinh cosh exp sin cos abs cap copysign
+//@ ctanh : complex sinh cosh exp sin cos abs cap signed
 // (sinh x cosh x + i sin y cos y) / (sinh^2 x + cos^2 y), whose real part is 1 far out.
 template <class V>
 OK_FN ok_cplx<V> ok_ctanh(ok_cplx<V> z) {
@@ -310,9 +318,9 @@ OK_FN ok_cplx<V> ok_ctanh(ok_cplx<V> z) {
   V ch = ok_cosh(ok_cap(a, single ? 20 : 40)), e = ok_exp(-a), d = sh * sh + c * c;
   IVec<V> far = a > ok_c<V>(single ? 10 : 22), wild = ~(ok_abs(y) < inf), edge = wild & (a == inf);
   V re = far ? one : sh * ch / d, im = far ? 4 * s * c * e * e : s * c / d;
-  im = y == 0 ? y : (edge ? ok_copysign(V{}, y) : im);
+  im = y == 0 ? y : (edge ? ok_signed(V{}, y) : im);
   re = far & (a < inf) & wild ? y - y : re;
-  return {x == 0 ? x : ok_copysign(re, x), im};
+  return {x == 0 ? x : ok_signed(re, x), im};
 }
 
 //@ ctan : ctanh
@@ -321,7 +329,7 @@ OK_FN ok_cplx<V> ok_ctan(ok_cplx<V> z) {
   return ok_swap(ok_ctanh(ok_swap(z)));
 }
 
-//@ carc : csqrt clog conjugate arcsinh arctan2 copysign abs
+//@ carc : csqrt clog conjugate arcsinh arctan2 signed abs
 // Kahan's formulas over s = sqrt(1 - z) and t = sqrt(1 + z), in which no sum cancels; far out from
 // log 2z. (W. Kahan, Branch cuts for complex elementary functions, 1987)
 template <bool cosine, class V>
@@ -333,7 +341,7 @@ OK_FN ok_cplx<V> ok_carc_(ok_cplx<V> z) {
   ok_cplx<V> l = ok_clog_(cosine ? x : ok_abs(y), cosine ? ok_abs(y) : x, ok_c<V>(2));
   V re = cosine ? 2 * ok_arctan2(s.re, t.re) : ok_arctan2(x, s.re * t.re - s.im * t.im);
   V im = ok_arcsinh(s.re * t.im - s.im * t.re);
-  V wide = ok_copysign(l.re + ok_c<V>(0.6931471805599453), y);
+  V wide = ok_signed(l.re + ok_c<V>(0.6931471805599453), y);
   w = {far ? l.im : re, far ? wide : im};
   w.re = x == 0 ? (cosine ? ok_c<V>(1.5707963267948966) : x) : w.re;
   return cosine ? ok_conjugate(w) : w;
@@ -361,10 +369,10 @@ OK_FN ok_cplx<V> ok_carcsinh(ok_cplx<V> z) {
 template <class V>
 OK_FN ok_cplx<V> ok_carccosh(ok_cplx<V> z) {
   ok_cplx<V> w = ok_carccos(z);
-  return {ok_abs(w.im), ok_copysign(w.re, z.im)};
+  return {ok_abs(w.im), ok_signed(w.re, z.im)};
 }
 
-//@ carctanh : complex hypot log1p arctan2 copysign abs
+//@ carctanh : complex hypot log1p arctan2 signed abs
 // log1p(4 x / |1 - z|^2) / 4 and the angle of (1 - x)(1 + x) - y^2 + 2 i y, halved.
 template <class V>
 OK_FN ok_cplx<V> ok_carctanh(ok_cplx<V> z) {
@@ -382,7 +390,7 @@ OK_FN ok_cplx<V> ok_carctanh(ok_cplx<V> z) {
   IVec<V> far = (a > edge) | (b > edge);
   re = (a == inf) | (b == inf) | (a == 0) ? V{} : re;
   im = far ? (y != y ? y : ok_copysign(ok_c<V>(1.5707963267948966), y)) : im;
-  return {ok_copysign(re, z.re), im};
+  return {ok_signed(re, z.re), im};
 }
 
 //@ carctan : carctanh

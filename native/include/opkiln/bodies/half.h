@@ -95,7 +95,7 @@ OK_FN vu32 ok_next_half(vu32 h, vf32 x, vf32 y) {
 //@ next_f16 : f16 next_half
 OK_FN vf32 ok_nextafter_f16(vf32 x, vf32 y) {
   vf32 r = ok_widen_f16(ok_resize<u16>(ok_next_half(ok_resize<u32>(ok_narrow_f16(x)), x, y)));
-  return x == y ? x : ((x != x) | (y != y) ? x + y : r);
+  return x == y ? y : ((x != x) | (y != y) ? x + y : r);
 }
 // NumPy's spacing of float16 looks upwards, whatever the sign.
 OK_FN vf32 ok_spacing_f16(vf32 x) {
