@@ -195,3 +195,25 @@ def test_fills_reach_every_element_wherever_the_memory_starts(dtype: str) -> Non
                 assert (out == 1).all()
                 assert (room[: first + start] == 7).all()
                 assert (room[first + start + n * size :] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float64", "complex128"])
+def test_long_rows_count_each_element_once_wherever_their_memory_starts(dtype: str) -> None:
+    """In place too, where an element taken twice, before and after a cache line, would show."""
+    compiled = ok.compile(lambda x, y, z: (x + y * z, x < y))
+    size = np.dtype(dtype).itemsize
+    rng = np.random.default_rng(0)
+    values, y = (rng.integers(0, 9, 4200).astype(dtype) for _ in range(2))
+    room = np.empty(4200 * size + 128, np.uint8)
+    first = -room.ctypes.data % 64
+    for start in range(0, 64, size // 2 or 1):  # odd halves of a value are not aligned
+        for n in (4095, 4096, 4200):
+            room[:] = 7
+            x = room[first + start :][: n * size].view(dtype)
+            x[:] = values[:n]
+            want = values[:n] + y[:n] * y[1], values[:n] < y[:n]
+            got = compiled(x, y[:n], y[1:2], out=(x, None))
+            for a, b in zip((x, got[1]), want, strict=True):
+                np.testing.assert_array_equal(a, b)
+            assert (room[: first + start] == 7).all()
+            assert (room[first + start + n * size :] == 7).all()

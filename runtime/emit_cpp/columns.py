@@ -12,6 +12,7 @@ from opkiln.runtime.emit_cpp.text import LONG_BLOCK, Job, Printer, reads
 from opkiln.runtime.folds import ACCUMULATORS, BLOCK, is_blocked
 
 UNROLLED = 16  # operands whose row pointers are computed one by one
+LONG_ROW = 4096  # elements from which a row begins with those before a cache line
 
 
 class ColumnPrinter(Printer):
@@ -215,11 +216,7 @@ class ColumnPrinter(Printer):
             "}",
         ]
         if not self.folds:  # an elementwise row is one run
-            start = self.fill_start(section, used, call) or [
-                "const i64 m = n;",
-                "char *const *q = p;",
-            ]
-            return ["{", *(f"  {line}" for line in [*start, *body]), "}"]
+            return ["{", *(f"  {line}" for line in self.run(used, body)), "}"]
         block = BLOCK if blocked else LONG_BLOCK if finding else 0
         body = [f"if (j % {block} == 0) st.seen = 0;", *body] if finding else body
         closing = [f"st.a{f.value}.close_block({self.identity_of(f)});" for f in blocked]
@@ -234,26 +231,31 @@ class ColumnPrinter(Printer):
         """Room for one step of an operand."""
         return f"alignas(64) char pad{o}[{self.step * self.kernel.operands[o].dtype.itemsize}];"
 
-    def fill_start(self, section: k.Section, used: list[int], call: str) -> list[str]:
-        """Where a loop only stores: from a cache line on, with the vector before it stored apart.
+    def run(self, used: list[int], body: list[str]) -> list[str]:
+        """An elementwise row: the elements before a cache line, if it is long, then the others.
 
-        Stores across lines cost a fifth, which only shows where nothing else costs. The two
-        overlap, but they store the same.
+        Whole vectors that cross cache lines cost a tenth, and all do where NumPy's large arrays
+        begin, 16 bytes after one.
         """
-        reading = any(
-            isinstance(s, k.Load) and self.classes[s.operand] != "Z" for s in section.body
-        )
-        stores = [s.operand for s in section.body if isinstance(s, k.Store)]
-        if reading or len(stores) != 1 or self.classes[stores[0]] != "C":
-            return []
-        size = self.kernel.operands[stores[0]].dtype.itemsize
-        line = min(64, self.step * size)  # the vector before it has to reach
+        lines = ["i64 m = n;", "char *const *q = p;"]
+        dense = [o for o in used if self.classes[o] == "C"]
+        if not dense:
+            return [*lines, *body]
+        operands = self.kernel.operands
+        o = max(dense, key=lambda o: (operands[o].dtype.itemsize, operands[o].write))
+        size = operands[o].dtype.itemsize
+        line = min(64, self.step * size)  # what comes before it has to be less than a step
         return [
-            f"const i64 off = (i64)(-(u64)p[{stores[0]}] & {line - 1}) / {size};",
-            "const i64 head = n < 4096 ? 0 : off, m = n - head;",
-            f"if (head) {call}(p, a->col, 1, {self.step}, st);",
-            f"char *q[{max(len(self.kernel.operands), 1)}];",
-            *(f"q[{o}] = p[{o}] + head * a->col[{o}];" for o in used),
+            *lines,
+            f"char *after[{len(operands)}];",
+            f"if (n >= {LONG_ROW} && (u64)p[{o}] % {line}) "
+            f"m = (i64)({line} - (u64)p[{o}] % {line}) / {size};",
+            "for (i64 left = n;;) {",
+            *(f"  {text}" for text in body),
+            "  if (!(left -= m)) break;",
+            *(f"  after[{o}] = p[{o}] + m * a->col[{o}];" for o in used),
+            "  q = after, m = left;",
+            "}",
         ]
 
     def rest(self, section: k.Section, used: list[int], call: str) -> list[str]:

@@ -63,22 +63,32 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       if (!a->col[2]) ok_pad<u32>(pad2, moved[2], 0, 0, 16), moved[2] = pad2;
     }
     {
-      const i64 m = n;
+      i64 m = n;
       char *const *q = p;
-      const i64 whole = m / 16, rest = m % 16;
-      if (whole) ok_k0_loop0(q, a->col, whole, 16, st);
-      if (rest) {
-        char *t[4];
-        i64 ts[4];
-        t[0] = pad0, ts[0] = 4;
-        if (a->col[0]) ok_pad<u32>(pad0, q[0] + whole * 16 * a->col[0], a->col[0], rest, 16);
-        t[1] = pad1, ts[1] = 4;
-        if (a->col[1]) ok_pad<u32>(pad1, q[1] + whole * 16 * a->col[1], a->col[1], rest, 16);
-        t[2] = pad2, ts[2] = 4;
-        if (a->col[2]) ok_pad<u32>(pad2, q[2] + whole * 16 * a->col[2], a->col[2], rest, 16);
-        t[3] = pad3, ts[3] = 4;
-        ok_k0_loop0(t, ts, 1, rest, st);
-        ok_unpad<u32>(q[3] + whole * 16 * a->col[3], a->col[3], pad3, rest);
+      char *after[4];
+      if (n >= 4096 && (u64)p[3] % 64) m = (i64)(64 - (u64)p[3] % 64) / 4;
+      for (i64 left = n;;) {
+        const i64 whole = m / 16, rest = m % 16;
+        if (whole) ok_k0_loop0(q, a->col, whole, 16, st);
+        if (rest) {
+          char *t[4];
+          i64 ts[4];
+          t[0] = pad0, ts[0] = 4;
+          if (a->col[0]) ok_pad<u32>(pad0, q[0] + whole * 16 * a->col[0], a->col[0], rest, 16);
+          t[1] = pad1, ts[1] = 4;
+          if (a->col[1]) ok_pad<u32>(pad1, q[1] + whole * 16 * a->col[1], a->col[1], rest, 16);
+          t[2] = pad2, ts[2] = 4;
+          if (a->col[2]) ok_pad<u32>(pad2, q[2] + whole * 16 * a->col[2], a->col[2], rest, 16);
+          t[3] = pad3, ts[3] = 4;
+          ok_k0_loop0(t, ts, 1, rest, st);
+          ok_unpad<u32>(q[3] + whole * 16 * a->col[3], a->col[3], pad3, rest);
+        }
+        if (!(left -= m)) break;
+        after[0] = p[0] + m * a->col[0];
+        after[1] = p[1] + m * a->col[1];
+        after[2] = p[2] + m * a->col[2];
+        after[3] = p[3] + m * a->col[3];
+        q = after, m = left;
       }
     }
   }

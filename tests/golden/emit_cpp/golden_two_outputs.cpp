@@ -52,20 +52,29 @@ extern "C" __attribute__((visibility("default"))) u64 ok_k0(const ok_args *a, i6
       if (!a->col[0]) ok_pad<u8>(pad0, moved[0], 0, 0, 64), moved[0] = pad0;
     }
     {
-      const i64 m = n;
+      i64 m = n;
       char *const *q = p;
-      const i64 whole = m / 64, rest = m % 64;
-      if (whole) ok_k0_loop0(q, a->col, whole, 64, st);
-      if (rest) {
-        char *t[3];
-        i64 ts[3];
-        t[0] = pad0, ts[0] = 1;
-        if (a->col[0]) ok_pad<u8>(pad0, q[0] + whole * 64 * a->col[0], a->col[0], rest, 64);
-        t[1] = pad1, ts[1] = 1;
-        t[2] = pad2, ts[2] = 1;
-        ok_k0_loop0(t, ts, 1, rest, st);
-        ok_unpad<u8>(q[1] + whole * 64 * a->col[1], a->col[1], pad1, rest);
-        ok_unpad<u8>(q[2] + whole * 64 * a->col[2], a->col[2], pad2, rest);
+      char *after[3];
+      if (n >= 4096 && (u64)p[1] % 64) m = (i64)(64 - (u64)p[1] % 64) / 1;
+      for (i64 left = n;;) {
+        const i64 whole = m / 64, rest = m % 64;
+        if (whole) ok_k0_loop0(q, a->col, whole, 64, st);
+        if (rest) {
+          char *t[3];
+          i64 ts[3];
+          t[0] = pad0, ts[0] = 1;
+          if (a->col[0]) ok_pad<u8>(pad0, q[0] + whole * 64 * a->col[0], a->col[0], rest, 64);
+          t[1] = pad1, ts[1] = 1;
+          t[2] = pad2, ts[2] = 1;
+          ok_k0_loop0(t, ts, 1, rest, st);
+          ok_unpad<u8>(q[1] + whole * 64 * a->col[1], a->col[1], pad1, rest);
+          ok_unpad<u8>(q[2] + whole * 64 * a->col[2], a->col[2], pad2, rest);
+        }
+        if (!(left -= m)) break;
+        after[0] = p[0] + m * a->col[0];
+        after[1] = p[1] + m * a->col[1];
+        after[2] = p[2] + m * a->col[2];
+        q = after, m = left;
       }
     }
   }
