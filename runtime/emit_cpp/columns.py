@@ -234,16 +234,18 @@ class ColumnPrinter(Printer):
     def run(self, used: list[int], body: list[str]) -> list[str]:
         """An elementwise row: the elements before a cache line, if it is long, then the others.
 
-        Whole vectors that cross cache lines cost a tenth, and all do where NumPy's large arrays
-        begin, 16 bytes after one.
+        Stores that cross cache lines cost a tenth, and all of 64 bytes do where NumPy's large
+        arrays begin, 16 bytes after a line. So do loads; but for them to cross none is no help if
+        stores of 16 bytes then do.
         """
         lines = ["i64 m = n;", "char *const *q = p;"]
-        dense = [o for o in used if self.classes[o] == "C"]
-        if not dense:
-            return [*lines, *body]
         operands = self.kernel.operands
-        o = max(dense, key=lambda o: (operands[o].dtype.itemsize, operands[o].write))
-        size = operands[o].dtype.itemsize
+        bytes_of = {o: operands[o].dtype.itemsize for o in used if self.classes[o] == "C"}
+        if not bytes_of:
+            return [*lines, *body]
+        wide = [o for o in bytes_of if operands[o].write and self.step * bytes_of[o] >= 16]
+        o = max(wide or bytes_of, key=lambda o: bytes_of[o])
+        size = bytes_of[o]
         line = min(64, self.step * size)  # what comes before it has to be less than a step
         return [
             *lines,
