@@ -1,4 +1,4 @@
-"""Sizes that are equal in a call are one symbol, so that what broadcasts them shares a loop nest."""
+"""Sizes that are equal in a call are one symbol, and what broadcasts them shares a loop nest."""
 
 from typing import Any
 
