@@ -267,7 +267,7 @@ def is_mask(key: Any) -> bool:
     """Whether a key is an array of truth values."""
     if isinstance(key, ArrayValue):
         return key.node.dtype == np.bool_
-    return is_a(key, np.ndarray) and key.ndim > 0 and key.dtype.kind == "b"
+    return bool(is_a(key, np.ndarray) and key.dtype == np.bool_ and key.ndim)
 
 
 def _masked(session: Session, x: Any, mask: Any, value: Any) -> Node:
