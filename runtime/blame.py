@@ -14,12 +14,16 @@ from opkiln.ops.defs import OpDef
 from opkiln.ops.elementwise.presets import DIVISION_BY_ZERO, DIVISION_OVERFLOW
 from opkiln.ops.primitives import (
     BroadcastTo,
+    Diagonal,
     FromHost,
     HostOp,
     Input,
     MatMul,
     Reduce,
     Reshape,
+    Slice,
+    Squeeze,
+    UpdateSlices,
 )
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import (
@@ -49,7 +53,7 @@ Values = tuple[int, int, Shapes]
 # What to say, as {kind: (error, text)}, where there is nothing better.
 _HOST_ERRORS: dict[str, tuple[type[OpkilnError], str]] = {
     "broadcast": (ShapeError, "operands could not be broadcast together: extents {a} and {b}"),
-    "same": (ShapeError, "an array of extent {a} cannot be broadcast to {b}"),
+    "same": (ShapeError, "an extent does not fit its target: expected {a}, got {b}"),
     "range": (HostRangeError, "Python integer {a} is out of bounds for {dtype}"),
     "overflow": (HostRangeError, "arithmetic on sizes or Python numbers is out of range"),
     "zero_division": (HostDivisionError, "division of a size or Python number by zero"),
@@ -60,6 +64,9 @@ _HOST_ERRORS: dict[str, tuple[type[OpkilnError], str]] = {
         "a negative Python number to a fractional power is complex; np.power of an array gives nan",
     ),
 }
+
+# Ops whose operands need not broadcast: what does not fit is one extent.
+_OF_ONE_EXTENT = (Diagonal, Slice, Squeeze, UpdateSlices)
 
 
 def host_error(graph: Graph, kind: str, node: Node | None, values: Values) -> NoReturn:
@@ -109,6 +116,8 @@ def _misfit(node: Node | None, shapes: Shapes) -> str:
         known = [
             tuple(evaluate_host(s.shape, shapes)) for s in node.src if not s.is_host and s.shape
         ]
+        if isinstance(node.op, _OF_ONE_EXTENT):
+            return ""
         if not isinstance(node.op, (BroadcastTo, Reshape)):
             return misfit(known)
         target = tuple(int(n) for n in evaluate_host(node.src[1:], shapes))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.tracing import check, outcome, rebuild, run, same, traced
 
+import opkiln as ok
 from opkiln.ops import primitives as p
 from opkiln.runtime.errors import OpkilnError, TraceError
 from opkiln.runtime.infer import guards, numel
@@ -226,28 +227,54 @@ def test_values_dtypes_and_shapes_are_numpys(name: str) -> None:
     check(TABLE[name], A, B, C, V, W)
 
 
-@pytest.mark.parametrize(
-    "fn",
-    [
-        lambda x, y: (np.concatenate((x, y, x)), np.append(x, y), np.stack((x, x * 2), 1)),
-        lambda x, y: (x.reshape(x.shape[0], -1), x.reshape(-1, x.shape[1]), x.ravel(), y.T.ravel()),
-        lambda x, y: (np.roll(x, 3, 0), np.roll(y, -2), np.rot90(y), np.diff(y, axis=0)),
-        lambda x, y: (np.diagonal(x, 1), np.trace(y), np.diag(x[0]), np.diag(y[0], -1)),
-        lambda x, y: (np.pad(x, (1, 2)), np.pad(y, ((1, 0), (0, 2)), constant_values=3)),
-        lambda x, y: (np.repeat(x, 2, 1), np.tile(y, (2, 3)), np.kron(x, y), np.outer(x, y)),
-        lambda x, y: (np.array_split(x, 3), np.array_split(y, 2, 1), np.hstack((y, y))),
-        lambda x, y: (x.reshape(x.shape[1], x.shape[0]), x[:, None].squeeze(1), np.meshgrid(x, y)),
-        lambda x, y: np.concatenate((x[:1], y[:, ::-1], x[1:]))[::2],
-    ],
-)  # fmt: skip
-def test_one_trace_for_every_size(fn: Callable[..., Any]) -> None:
-    found = traced(fn, np.ones((3, 4)), np.ones((2, 4)))
+# Functions of two matrices of as many columns.
+SIZED: list[Callable[..., Any]] = [
+    lambda x, y: (np.concatenate((x, y, x)), np.append(x, y), np.stack((x, x * 2), 1)),
+    lambda x, y: (x.reshape(x.shape[0], -1), x.reshape(-1, x.shape[1]), x.ravel(), y.T.ravel()),
+    lambda x, y: (np.roll(x, 3, 0), np.roll(y, -2), np.rot90(y), np.diff(y, axis=0)),
+    lambda x, y: (np.diagonal(x, 1), np.trace(y), np.diag(x[0]), np.diag(y[0], -1)),
+    lambda x, y: (np.pad(x, (1, 2)), np.pad(y, ((1, 0), (0, 2)), constant_values=3)),
+    lambda x, y: (np.repeat(x, 2, 1), np.tile(y, (2, 3)), np.kron(x, y), np.outer(x, y)),
+    lambda x, y: (np.array_split(x, 3), np.array_split(y, 2, 1), np.hstack((y, y))),
+    lambda x, y: (x.reshape(x.shape[1], x.shape[0]), x[:, None].squeeze(1), np.meshgrid(x, y)),
+    lambda x, y: np.concatenate((x[:1], y[:, ::-1], x[1:]))[::2],
+]  # fmt: skip
+SIZES = ((3, 2, 4), (0, 1, 3), (1, 0, 1), (5, 7, 2), (4, 4, 1), (1, 1, 7), (6, 2, 9))
+
+
+def matrices(n: int, m: int, k: int) -> tuple[Any, Any]:
+    return np.arange(float(n * k)).reshape(n, k), -np.arange(float(m * k)).reshape(m, k)
+
+
+@pytest.mark.parametrize("i", range(len(SIZED)))
+def test_one_trace_for_every_size(i: int) -> None:
+    fn = SIZED[i]
+    found = traced(fn, *matrices(3, 2, 4))
     assert found.pins == ()
-    for n, m, k in ((3, 2, 4), (0, 1, 3), (1, 0, 1), (5, 7, 2), (4, 4, 1), (1, 1, 7), (6, 2, 9)):
-        x, y = np.arange(1.0 + n * k)[1:].reshape(n, k), -np.arange(float(m * k)).reshape(m, k)
-        expected = outcome(fn, x, y)
+    for sizes in SIZES:
+        given = matrices(*sizes)
+        expected = outcome(fn, *given)
         if expected is not ValueError and expected is not IndexError:  # of no rows
-            same(rebuild(found.out_tree, interpret(found.graph, [x, y])), expected)
+            same(rebuild(found.out_tree, interpret(found.graph, given)), expected)
+
+
+def test_compiled_functions_give_the_same() -> None:
+    """One program of the whole table, and one of all sizes."""
+
+    def whole(*args: Any) -> Any:
+        return {name: fn(*args) for name, fn in TABLE.items()}
+
+    same(ok.compile(whole)(A, B, C, V, W), whole(A, B, C, V, W))
+
+    @ok.compile
+    def sized(x: Any, y: Any) -> Any:
+        return [fn(x, y) for fn in SIZED]
+
+    for sizes in SIZES:
+        if 0 not in sizes:
+            given = matrices(*sizes)
+            same(sized(*given), [fn(*given) for fn in SIZED])
+    assert sized.info().traces == 1
 
 
 def test_no_rows_have_the_columns_that_sizes_give_them() -> None:
@@ -370,6 +397,10 @@ def test_refusals_name_the_line(i: int) -> None:
         run(fn, A)
     assert isinstance(caught.value, OpkilnError)
     assert words in str(caught.value)
+    with pytest.raises(error, match=r"test_joining.py:\d+") as compiled:
+        ok.compile(fn)(A)
+    assert type(compiled.value) is type(caught.value)
+    assert words in str(compiled.value)
 
 
 def test_numbers_of_arguments_fix_no_shape() -> None:

@@ -266,8 +266,8 @@ def setitem(x: Any, key: Any, value: Any) -> None:
 def is_mask(key: Any) -> bool:
     """Whether a key is an array of truth values."""
     if isinstance(key, ArrayValue):
-        return key.node.dtype == np.bool_
-    return bool(is_a(key, np.ndarray) and key.dtype == np.bool_ and key.ndim)
+        return bool(key.node.dtype == np.bool_)
+    return is_a(key, np.ndarray) and key.ndim > 0 and key.dtype.kind == "b"
 
 
 def _masked(session: Session, x: Any, mask: Any, value: Any) -> Node:
