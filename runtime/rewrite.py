@@ -10,6 +10,7 @@ math="fast", to come.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -323,6 +324,27 @@ def _reshaped(node: Node) -> Node | None:
     return make(p.ExpandDims(new), found) if new else found
 
 
+_MOST_PIECES = 64  # so that a long chain of updates takes no more than linear time to merge
+
+
+def _merged(node: Node) -> Node | None:
+    """An update of the whole of another update, as one of the pieces of both."""
+    op, rank = node.op, node.rank
+    if not isinstance(op, p.UpdateSlices):
+        return None
+    (first, starts, steps), *rest = op.parts(node.src)
+    if not isinstance(first.op, p.UpdateSlices) or first.shape != node.shape:
+        return None
+    if len(first.op.steps) >= _MOST_PIECES:
+        return None
+    if any(const_value(start) != 0 for start in starts) or any(step != 1 for step in steps):
+        return None
+    pieces = [*first.op.parts(first.src), *rest]
+    src = [part for value, at, _ in pieces for part in (value, *at)]
+    merged = p.UpdateSlices(op.dtype, tuple([by for _, _, by in pieces]), False)
+    return make(merged, *node.src[:rank], *src)
+
+
 _EVERY_ROW = tuple(ELEMENTWISE)
 _Where = type[OpDef] | Collection[str]  # what a rule looks at: an op type, or rows of the op table
 
@@ -353,6 +375,7 @@ SIMPLIFY: tuple[tuple[str, _Where, Rule], ...] = (
 )
 RESHAPE_OPERANDS = "reshape_operands"  # the pass of runtime/reshapes.py, from level 2 on
 TABLES: dict[str, tuple[tuple[str, _Where, Rule], ...]] = {"fold": FOLD, "simplify": SIMPLIFY}
+MERGE = "merge_updates"  # of values that only one update reads, which no single node can tell
 _Index = dict[Any, list[tuple[str, Rule]]]
 
 
@@ -361,6 +384,7 @@ def _active(disabled: frozenset[str]) -> _Index:
     known = {
         *TABLES,
         RESHAPE_OPERANDS,
+        MERGE,
         *(name for table in TABLES.values() for name, _, _ in table),
     }
     if unknown := disabled - known:
@@ -387,14 +411,20 @@ def rewrite(
     rules = _active(disabled)
     where = dict(graph.where)
     new: dict[Node, Node] = {n: n for n in graph.inputs}
-    for node in topological(graph.outputs, stop=frozenset(graph.inputs)):
+    order = topological(graph.outputs, stop=frozenset(graph.inputs))
+    uses = Counter(source for node in order for source in node.src)
+    uses.update(graph.outputs)
+    for node in order:
         if node in new:
             continue
         src = tuple([new[s] for s in node.src])
         current = node if src == node.src else make(node.op, *src)
         if current.shape != node.shape:  # a source lost a guard that this node's shape relied on
             current = node
-        for name, replacement in _steps(current, rules):
+        read_once = isinstance(node.op, p.UpdateSlices) and uses[node.src[node.rank]] == 1
+        merged = _merged(current) if read_once and MERGE not in disabled else None
+        steps = _steps(current, rules) if merged is None else [(MERGE, merged)]
+        for name, replacement in steps:
             current = replacement
             if fired is not None:
                 fired[name] = fired.get(name, 0) + 1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tracing import check, outcome, refused, run, same, traced
+from tests.tracing import check, outcome, rebuild, refused, run, same, traced
 
 import opkiln as ok
 from opkiln.ops import primitives as p
@@ -20,6 +20,7 @@ from opkiln.runtime.errors import (
 )
 from opkiln.runtime.graph import const_value
 from opkiln.runtime.reference import interpret
+from opkiln.runtime.rewrite import rewrite
 
 A = np.arange(20.0).reshape(4, 5)
 V = np.arange(7, dtype=np.int16)
@@ -159,6 +160,47 @@ def test_a_slice_read_after_it_was_written_is_what_was_written() -> None:
     slices = [n for n in graph.nodes if isinstance(n.op, p.Slice)]
     assert len(updates) == len(slices) == 2
     check(update, A)
+
+
+def test_updates_that_nothing_reads_between_are_one_pass() -> None:
+    def bordered(x: Any) -> Any:
+        y = x * 2
+        y[0], y[-1], y[:, 0] = 1, 2, 3
+        y[1:3, 2:] = x[1:3, 2:]
+        return y
+
+    def read(x: Any) -> Any:
+        y = x * 2
+        y[0] = 1
+        total = y.sum()
+        y[1] = 2
+        y[2] = y[0] + y[1]
+        return y, total
+
+    counts: list[list[int]] = []
+    for fn in (bordered, read):
+        found = traced(fn, A)
+        before, after = found.graph, rewrite(found.graph)
+        for graph in (before, after):
+            updates = [n.op for n in graph.nodes if isinstance(n.op, p.UpdateSlices)]
+            counts.append([len(op.steps) for op in updates])
+        x = A[:3] - 7
+        for array in (A, x):
+            same(rebuild(found.out_tree, interpret(after, [array])), fn(array))
+    assert counts == [[2, 2, 2, 2], [5], [2, 2, 2], [2, 2, 2]]
+    off = rewrite(before, disabled=frozenset({"merge_updates"}))
+    assert off.digest == before.digest
+
+    def chain(x: Any) -> Any:
+        y = x + 1
+        for i in range(200):
+            y[i % 4] = i
+        return y
+
+    graph = rewrite(traced(chain, A).graph)
+    updates = [n.op for n in graph.nodes if isinstance(n.op, p.UpdateSlices)]
+    assert sum(len(op.steps) - 1 for op in updates) == 200 and len(updates) == 4
+    same(interpret(graph, [A])[0], chain(A))
 
 
 def test_extents_of_literal_slices_are_folded() -> None:
