@@ -9,7 +9,7 @@ from tests.tracing import check, outcome, rebuild, run, same, traced
 
 import opkiln as ok
 from opkiln.ops import primitives as p
-from opkiln.runtime.errors import OpkilnError, TraceError
+from opkiln.runtime.errors import OpkilnError, ShapeError, TraceError
 from opkiln.runtime.infer import guards, numel
 from opkiln.runtime.reference import evaluate_host, interpret
 
@@ -106,6 +106,9 @@ TABLE: dict[str, Callable[..., Any]] = {
         np.diag(w),
         np.diag(v, 2),
         np.diag(v, -1),
+        np.linalg.diagonal(c, offset=1),
+        np.linalg.trace(c, dtype=np.float64),
+        np.linalg.matrix_transpose(c),
     ),
     "triangles": lambda a, b, c, v, w: (
         np.tril(a),
@@ -215,6 +218,8 @@ TABLE: dict[str, Callable[..., Any]] = {
         np.cross(w, w + v[:3]),
         np.cross(c, w),
         np.cross(c, np.ones(3), axisc=0),
+        np.linalg.cross(c, w),
+        np.linalg.outer(v, w),
         np.meshgrid(v, w),
         np.meshgrid(v, w, w, indexing="ij"),
         np.meshgrid(v, w, sparse=True),
@@ -280,6 +285,10 @@ def test_compiled_functions_give_the_same() -> None:
 def test_no_rows_have_the_columns_that_sizes_give_them() -> None:
     """Where NumPy cannot tell, since it sees the number 0 alone."""
     assert run(lambda x: x.reshape(x.shape[0], -1), A[:0]).shape == (0, 6)
+    graph = traced(lambda x, y: x.reshape(y.shape[0], -1), A, V[:4]).graph
+    assert interpret(graph, [A, V[:3]])[0].shape == (3, 8)
+    with pytest.raises(ShapeError, match="size 24 into shape"):
+        interpret(graph, [A, V[:0]])
 
 
 def test_what_decides_the_rank_pins_the_sizes() -> None:
@@ -383,6 +392,7 @@ REFUSED: list[tuple[type[Exception], str, Callable[[Any], Any]]] = [
     (TypeError, "`to_end`", lambda x: np.ediff1d(x.astype(np.int8), to_end=1.5)),
     (ValueError, "but they are 6-dimensional", lambda x: np.cross(x.reshape(4, 6), x)),
     (ValueError, "expected 3, got 6", lambda x: np.cross(x, x)),
+    (ValueError, "x1.ndim=2 and x2.ndim=1", lambda x: np.linalg.outer(x, x[0])),
     (ValueError, "'xy' and 'ij'", lambda x: np.meshgrid(x, x, indexing="yx")),
     (NotImplementedError, "x[i] for each literal index", lambda x: np.take(x, [0])),
     (NotImplementedError, "np.concatenate((x[:i], values, x[i:])", lambda x: np.insert(x, 0, 1)),

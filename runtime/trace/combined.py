@@ -159,8 +159,26 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
     update_in_place(dst, "copyto", lambda: views.as_array(session, src), where, casting)
 
 
+def _outer_of_vectors(x1: Any, x2: Any, /) -> Any:
+    session = session_of((x1, x2))
+    ranks = [views.as_array(session, x).ndim for x in (x1, x2)]
+    if ranks != [1, 1]:
+        raise failure(
+            ShapeError,
+            "Input arrays must be one-dimensional, but they are "
+            f"x1.ndim={ranks[0]} and x2.ndim={ranks[1]}.",
+        )
+    return outer(x1, x2)
+
+
+def _cross_of_vectors(x1: Any, x2: Any, /, *, axis: Any = -1) -> Any:
+    return cross(x1, x2, axis=axis)
+
+
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.diff: diff,
+    np.linalg.outer: _outer_of_vectors,
+    np.linalg.cross: _cross_of_vectors,
     np.ediff1d: ediff1d,
     np.outer: outer,
     np.kron: kron,

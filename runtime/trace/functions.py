@@ -153,6 +153,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.transpose: views.transpose,
     np.permute_dims: views.transpose,
     np.matrix_transpose: _matrix_transpose,
+    np.linalg.matrix_transpose: _matrix_transpose,
     np.swapaxes: views.swapaxes,
     np.moveaxis: views.moveaxis,
     np.expand_dims: views.expand_dims,

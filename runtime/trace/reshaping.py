@@ -278,6 +278,14 @@ def trace(
     return reductions.FUNCTIONS[np.sum](diagonal(a, offset, axis1, axis2), -1, dtype, out)
 
 
+def _diagonal_of_matrices(x: Any, /, *, offset: Any = 0) -> Any:
+    return diagonal(x, offset, -2, -1)
+
+
+def _trace_of_matrices(x: Any, /, *, offset: Any = 0, dtype: Any = None) -> Any:
+    return trace(x, offset, -2, -1, dtype)
+
+
 def diag(v: Any, k: Any = 0) -> Any:
     """np.diag: of a matrix a view, of a vector a matrix."""
     if v.ndim == 2:
@@ -382,6 +390,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.roll: roll,
     np.diagonal: diagonal,
     np.trace: trace,
+    np.linalg.diagonal: _diagonal_of_matrices,
+    np.linalg.trace: _trace_of_matrices,
     np.diag: diag,
     np.tril: _triangle("tril"),
     np.triu: _triangle("triu"),

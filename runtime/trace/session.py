@@ -401,7 +401,6 @@ class ArrayValue:
         Raises:
             ReadOnlyError: NumPy makes this view read-only.
         """
-        written: list[tuple[ArrayValue, Node]] = []
         value: ArrayValue = self
         while value.parent is not None:
             if value.put is None:
@@ -410,12 +409,9 @@ class ArrayValue:
                     "assignment destination is read-only",
                     fix="update the array that it looks at, or a copy: x.copy()",
                 )
-            written.append((value, node))
             node = value.put(value.parent.node, node)
             value = value.parent
         value.held = node
-        for view, held in written:
-            view.held, view.seen = held, node
         for other in value.kin or ():
             if other is not value:
                 other.unsure = user_place()
