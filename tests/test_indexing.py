@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tracing import check, outcome, rebuild, refused, run, same, traced
+from tests.tracing import check, outcome, rebuild, refused, refuses, run, same, traced
 
 import opkiln as ok
 from opkiln.ops import primitives as p
@@ -192,8 +192,8 @@ def test_updates_that_nothing_reads_between_are_one_pass() -> None:
         for array in (A, x):
             same(rebuild(found.out_tree, interpret(after, [array])), fn(array))
     assert counts == [[2, 2, 2, 2], [5], [2, 2, 2], [2, 2, 2]]
-    off = rewrite(before, disabled=frozenset({"merge_updates"}))
-    assert off.digest == before.digest
+    off = rewrite(traced(bordered, A).graph, disabled=frozenset({"merge_updates"}))
+    assert len([n for n in off.nodes if isinstance(n.op, p.UpdateSlices)]) == 4
 
     def chain(x: Any) -> Any:
         y = x + 1
@@ -411,14 +411,7 @@ REFUSED: list[tuple[type[Exception], str, Callable[[Any], Any]]] = [
 
 @pytest.mark.parametrize("i", range(len(REFUSED)))
 def test_refusals_name_the_line(i: int) -> None:
-    error, words, fn = REFUSED[i]
-    with pytest.raises(error, match=r"test_indexing.py:\d+") as caught:
-        run(fn, A)
-    assert words in str(caught.value)
-    with pytest.raises(error, match=r"test_indexing.py:\d+") as compiled:
-        ok.compile(fn)(A)
-    assert type(compiled.value) is type(caught.value)
-    assert words in str(compiled.value)
+    refuses(*REFUSED[i], A)
 
 
 def test_scalar_arguments_choose_no_items() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import opkiln as ok
 from opkiln.runtime.errors import OpkilnError
 from opkiln.runtime.reference import interpret
 from opkiln.runtime.trace import Out, Traced, trace
@@ -94,6 +95,18 @@ def refused(cls: type[BaseException], *words: str) -> Iterator[None]:
     assert lines and abs(int(lines[-1]) - caller.lineno) <= 4, text
     for word in words:
         assert word in text, text
+
+
+def refuses(error: type[BaseException], words: str, fn: Callable[..., Any], *args: Any) -> None:
+    """The interpreter and the compiled function raise one error of ours, with words and line."""
+    kinds = set()
+    for way in (run, lambda fn, *args: ok.compile(fn)(*args)):
+        with pytest.raises(error, match=rf"{re.escape(fn.__code__.co_filename)}:\d+") as caught:
+            way(fn, *args)
+        assert isinstance(caught.value, OpkilnError)
+        assert words in str(caught.value)
+        kinds.add(type(caught.value))
+    assert len(kinds) == 1
 
 
 def outcome(fn: Callable[..., Any], *args: Any) -> Any:

@@ -160,12 +160,18 @@ def expanded(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def squeeze(a: Any, axis: Any = None) -> Any:
-    """np.squeeze. Without axes it pins the sizes, which decide what it drops."""
-    if axis is None:
-        axes = tuple(i for i, n in enumerate(a.shape) if n == 1)
-    else:
+    """np.squeeze. Without axes, which extents are 1 joins the trace key."""
+    if axis is not None:
         axes = many_axes(axis, a.ndim, bools=False, lists=False)
-    return squeezed(a, tuple(sorted(axes)))
+        return squeezed(a, tuple(sorted(axes)))
+    ones = [a.session.is_one(extent) for extent in a.node.shape]
+    if None in ones:
+        raise failure(
+            TraceError,
+            "squeeze without axis: which axes it drops depends on sizes that are not known here",
+            fix="pass axis=",
+        )
+    return squeezed(a, tuple(i for i, one in enumerate(ones) if one))
 
 
 def squeezed(x: Any, axes: tuple[int, ...]) -> Any:
