@@ -56,11 +56,14 @@ class Node:
     @property
     def digest(self) -> bytes:
         """128 bits over op and sources; the same in every process."""
-        if self._digest is None:
-            for node in topological([self]):
-                if node._digest is None:
-                    digests = (node.op.digest, *(s._digest or b"" for s in node.src))
-                    node._digest = digest_of(digests)
+        stack = [self] if self._digest is None else []
+        while stack:  # only where digests are missing, so that a growing graph is walked once
+            node = stack[-1]
+            missing = [s for s in node.src if s._digest is None]
+            stack += missing
+            if not missing:
+                stack.pop()
+                node._digest = digest_of((node.op.digest, *(s._digest or b"" for s in node.src)))
         assert self._digest is not None
         return self._digest
 
