@@ -31,6 +31,7 @@ class Named:
     most: int
     options: tuple[str, ...] = ()
     values: tuple[int, ...] = ()
+    of_sizes: bool = False  # given vectors of sizes, it gives one
 
 
 def _of(count: int, function: Callable[..., Any], *options: str) -> Named:
@@ -63,6 +64,10 @@ def _shape(x: Any) -> Any:
     return x.shape
 
 
+def _element(sizes: Any, index: int) -> Any:
+    return sizes[index] if type(sizes) is tuple else sizes
+
+
 def _cast(x: Any, dtype: Any) -> Any:
     return x.astype(dtype)
 
@@ -90,15 +95,16 @@ FUNCTIONS: dict[str, Named] = {
     "switch_gt0": _two(lambda a, b: where(a > 0, b, 0)),
     "abs_grad": _two(lambda a, g: where(a > 0, g, -g)),
     "matmul": _two(lambda a, b: a @ b),
-    "[?:]": _sized(lambda x, start: x[_size(start) :]),
-    "[:?]": _sized(lambda x, stop: x[: _size(stop)]),
+    "[?:]": Named(lambda x, start: x[_size(start) :], 2, 2, (), (1,), of_sizes=True),
+    "[:?]": Named(lambda x, stop: x[: _size(stop)], 2, 2, (), (1,), of_sizes=True),
     "reshape": _sized(lambda x, shape: x.reshape(shape)),
     "broadcast_to": _sized(np.broadcast_to),
+    "element": Named(_element, 1, 1, ("index",), (0,), of_sizes=True),
     "get_shape": _of(1, _shape),
     "transpose": _of(1, np.transpose, "axes"),
     "expand_dims": _of(1, np.expand_dims, "axis"),
     "squeeze": _of(1, np.squeeze, "axis"),
-    "concatenate": Named(_concatenate, 1, MANY, ("axis",)),
+    "concatenate": Named(_concatenate, 1, MANY, ("axis",), of_sizes=True),
     "stack": Named(_stack, 1, MANY, ("axis",)),
     "cast": _of(1, _cast, "dtype"),
     "sum": _of(1, np.sum, *_REDUCED),

@@ -21,6 +21,7 @@ __all__ = [
     "BackwardOpKey",
     "CompiledOp",
     "FastpathCopy",
+    "GenericPyGrad",
     "GenericPyOp",
     "Identity",
     "JITFusionOp",
@@ -210,7 +211,7 @@ class CompiledOp(OpDef):
     def function(self) -> Any:
         """The native function behind it, for its `info()`, `explain()`, `lower()`, `warmup()`.
 
-        A vector whose values decide a shape is passed to it as a tuple of ints.
+        Sizes, such as those that a reshape goes to, are passed to it as arrays of such lengths.
         """
         return RULES.find("function", self)(self)
 
@@ -322,6 +323,34 @@ class GenericPyOp(OpDef):
     def opaque(self) -> bool:
         """Whether it cannot be traced."""
         return not hasattr(self.obj, "apply_graph")
+
+
+@record
+class GenericPyGrad(OpDef):
+    """The gradients of a `GenericPyOp`: its hook `grad` on inputs, results, and given gradients.
+
+    Eager: the hook, with zeros for gradients that are not given. Inference: as the inputs. In a
+    graph: it cannot be part of one. Compiled: called between compiled segments. Exported: never.
+
+    Args:
+        op: whose gradients.
+        need: per input, whether its gradient is wanted.
+        has: per result, whether its gradient is given.
+    """
+
+    op: GenericPyOp
+    need: tuple[bool, ...]
+    has: tuple[bool, ...]
+
+    @property
+    def name(self) -> str:
+        """As scaleGrad."""
+        return f"{self.op.name}Grad"
+
+    @property
+    def opaque(self) -> bool:
+        """Always: it is the user's own code."""
+        return True
 
 
 # ---- keys ----

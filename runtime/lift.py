@@ -1,7 +1,7 @@
 """Ops on traced values, by the trait "apply_graph"; and an op with a signature in, its graph out.
 
 A vector of sizes, such as the shape that a reshape goes to, is a plain tuple of Python ints and
-symbolic ones while it is traced.
+symbolic ones while it is traced. To a program its numbers come as lengths of arrays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from opkiln.ops.definitions import (
 from opkiln.ops.defs import OpDef
 from opkiln.ops.record import record
 from opkiln.ops.rules import RULES
-from opkiln.ops.subgraph import Literal
+from opkiln.ops.subgraph import Expr, Literal, Subgraph
 from opkiln.runtime.errors import (
     ArgumentError,
     NotImplementedTrait,
@@ -34,6 +34,7 @@ from opkiln.runtime.errors import (
     TraceError,
     UnsupportedDType,
 )
+from opkiln.runtime.grad import with_rule
 from opkiln.runtime.graph import Node, host_const, make
 from opkiln.runtime.memo import Memo
 from opkiln.runtime.trace import Traced, Tracer, apply_row, trace
@@ -102,9 +103,16 @@ def _values_inside(op: CompiledOp | JITFusionOp, count: int) -> frozenset[int]:
     return value_inputs(op.op, count)
 
 
-def _shape_only(op: OpDef) -> bool:
+def shape_only(op: OpDef) -> bool:
     """Whether an op reads no element of its input."""
     return isinstance(op, p.Dim) or (isinstance(op, Call) and op.function == "get_shape")
+
+
+def on_sizes(op: OpDef) -> bool:
+    """Whether an op of sizes gives sizes."""
+    if isinstance(op, p.Elementwise):
+        return op.row in _ON_SIZES
+    return isinstance(op, p.HostOp) or (isinstance(op, Call) and op.named.of_sizes)
 
 
 @RULES.register("value_inputs", SubgraphOp)
@@ -112,7 +120,8 @@ def _values_of_graph(op: SubgraphOp, count: int) -> frozenset[int]:
     del count
     needed: set[int] = set()
     for expr in reversed(op.graph.exprs):
-        if needed.intersection(expr.outputs) and not _shape_only(expr.op):
+        # What arrays are computed into a size is looked at between two programs: see segments.py.
+        if needed.intersection(expr.outputs) and on_sizes(expr.op):
             needed.update(expr.inputs)
         needed.update(expr.inputs[i] for i in value_inputs(expr.op, len(expr.inputs)))
     return frozenset(i for i, v in enumerate(op.graph.inputs) if v in needed)
@@ -218,9 +227,11 @@ def _mapped(function: Callable[..., Any], args: Values) -> Values:
 
 @RULES.register("apply_graph", Call)
 def _call(op: Call, args: Values) -> Values:
-    sized = op.function in ("concatenate",) and all(_is_vector(a) for a in args)
-    if not sized:
-        args = tuple(_sizes(a) if i in op.named.values else as_array(a) for i, a in enumerate(args))
+    named = op.named
+    arrays = [a for i, a in enumerate(args) if i not in named.values]
+    if not (named.of_sizes and all(map(_is_vector, arrays))):
+        args = tuple(a if i in named.values else as_array(a) for i, a in enumerate(args))
+    args = tuple(_sizes(a) if i in named.values else a for i, a in enumerate(args))
     return (op.named.function(*args, **dict(op.options)),)
 
 
@@ -248,7 +259,52 @@ def one(op: OpDef, args: Values) -> Any:
 
 @RULES.register("apply_graph", SubgraphOp)
 def _inlined(op: SubgraphOp, args: Values) -> Values:
-    return walk(op, args, apply_graph)
+    results = walk(op, args, apply_graph)
+    if op.gradient is not None:
+        return _own_gradient(op, args, results)
+    if not op.grad_mask:
+        return results
+    return tuple(
+        v if op.has_grad(i) else _without_gradient(op, args, v) for i, v in enumerate(results)
+    )
+
+
+def _own_gradient(op: SubgraphOp, args: Values, results: Values) -> Values:
+    """The results, whose gradient is the one that the user defined."""
+    assert op.gradient is not None
+    gradient = SubgraphOp(op.gradient, f"{op.name}Grad")
+    taken = [i for i, a in enumerate(args) if isinstance(a, ArrayValue)]
+    given = [i for i, v in enumerate(results) if isinstance(v, ArrayValue)]
+
+    def rule(operands: Values, cotangents: Values) -> list[Any]:
+        inputs = list(args)
+        for i, value in zip(taken, operands, strict=True):
+            inputs[i] = value
+        made = apply_graph(op, tuple(inputs))
+        sent = dict(zip(given, cotangents, strict=True))
+        dys = [sent[i] if i in sent else np.zeros_like(v) for i, v in enumerate(made)]
+        found = iter(apply_graph(gradient, (*inputs, *made, *dys)))
+        every = [next(found) if v else None for v in gradient.graph.outputs]
+        return [every[i] for i in taken]
+
+    if not taken or not given:
+        return results
+    marked = with_rule(op.name, [args[i] for i in taken], [results[i] for i in given], rule)
+    by_place = dict(zip(given, marked, strict=True))
+    return tuple(by_place.get(i, v) for i, v in enumerate(results))
+
+
+def _without_gradient(op: SubgraphOp, args: Values, result: Any) -> Any:
+    """A result that passes no gradient on."""
+    operands = [a for a in args if isinstance(a, ArrayValue)]
+    if not operands or not isinstance(result, ArrayValue):
+        return result
+
+    def rule(given: Values, cotangents: Values) -> list[Any]:
+        del cotangents
+        return [None for _ in given]
+
+    return with_rule(op.name, operands, [result], rule)[0]
 
 
 def walk(op: SubgraphOp, args: Values, apply: Callable[[OpDef, Values], Values]) -> Values:
@@ -262,7 +318,7 @@ def walk(op: SubgraphOp, args: Values, apply: Callable[[OpDef, Values], Values])
         raise failure(
             ArgumentError, f"{op.name}: expected {len(graph.inputs)} inputs, got {len(args)}"
         )
-    env: dict[int, Any] = dict(zip(graph.inputs, args, strict=True))
+    env: dict[int, Any] = {0: None, **dict(zip(graph.inputs, args, strict=True))}
     for v, constant in graph.constants:
         env[v] = constant.array if isinstance(constant, Literal) else constant
     for expr in graph.exprs:
@@ -334,7 +390,14 @@ def _own(op: GenericPyOp, args: Values) -> Values:
             fix=f"give {type(op.obj).__name__} a method apply_graph(*traced), or apply it outside "
             f"ok.compile; a CompiledOp runs it between compiled segments",
         )
-    return _as_tuple(op, op.obj.apply_graph(*args))
+    results = _as_tuple(op, op.obj.apply_graph(*args))
+    if not hasattr(op.obj, "grad") or not all(isinstance(v, ArrayValue) for v in (*args, *results)):
+        return results
+
+    def rule(operands: Values, cotangents: Values) -> Any:
+        return op.obj.grad(operands, tuple(op.obj.apply_graph(*operands)), cotangents)
+
+    return with_rule(op.name, args, results, rule)
 
 
 def _as_tuple(op: GenericPyOp, results: Any) -> Values:
@@ -403,13 +466,90 @@ class Spec:
         return len(self.shape)
 
 
-# An input of sizes: for each whether it is a literal -1, which a trace must see, or a number.
-Sizes = tuple[bool, ...] | bool
+@record
+class Pattern:
+    """An input whose value decides a shape: per number None for a size, else the number itself.
+
+    That a trace must see: -1, other negative numbers, and floats.
+    """
+
+    numbers: tuple[tuple[bool, int | float] | None, ...]  # whether it is a float, and the number
+    vector: bool  # False: one number without axes
+
+
+@record
+class Sizes:
+    """Such an input with its sizes. To a program they are the lengths of arrays without memory.
+
+    So executors are found by them, and a program serves all of them.
+    """
+
+    pattern: Pattern
+    actual: tuple[int, ...]
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """The arrays of these lengths."""
+        return tuple(np.broadcast_to(_NO_MEMORY, n) for n in self.actual)
+
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """Their descriptions for a trace."""
+        return tuple(Spec(_NO_MEMORY.dtype, (n,)) for n in self.actual)
+
+
+_NO_MEMORY = np.zeros((), np.bool_)
 _GRAPHS: Memo[Traced] = Memo(1024)
 
 
-def runner(op: OpDef, holes: Sequence[Sizes | None]) -> Callable[..., Values]:
-    """The op as a function of arrays and of tuples of sizes, from which each -1 is left out."""
+def sizes_of(op: OpDef, value: Any) -> Sizes:
+    """An input whose value decides a shape."""
+    array = np.asarray(value)
+    if array.ndim > 1 or array.dtype.kind not in "iuf":
+        raise failure(
+            ArgumentError,
+            f"{op.name}: expected sizes as a vector of integers, got {array.dtype.name} of shape "
+            f"{array.shape}",
+        )
+    numbers = array.reshape(-1).tolist()
+    seen = [type(n) is float or n < 0 for n in numbers]
+    pattern = tuple(
+        (type(n) is float, n) if literal else None for n, literal in zip(numbers, seen, strict=True)
+    )
+    rest = tuple(n for n, literal in zip(numbers, seen, strict=True) if not literal)
+    return Sizes(Pattern(pattern, array.ndim == 1), rest)
+
+
+def open_sizes(count: int | None) -> Sizes:
+    """Sizes that are not known: a vector of `count`, or one without axes."""
+    numbers = (None,) * (1 if count is None else count)
+    return Sizes(Pattern(numbers, count is not None), (2,) * len(numbers))
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a Python number, which takes the dtype of what it meets."""
+    return type(value) in (bool, int, float, complex)
+
+
+def bound(op: OpDef, inputs: Sequence[Any]) -> tuple[OpDef, Values]:
+    """The op with the Python numbers among its inputs built in, and the other inputs."""
+    sized = value_inputs(op, len(inputs))
+    numbers = {i: v for i, v in enumerate(inputs) if is_number(v) and i not in sized}
+    if not numbers:
+        return op, tuple(inputs)
+    variables = tuple(range(1, len(inputs) + 1))
+    results = len(inputs) + 1
+    graph = Subgraph(
+        tuple(v for v in variables if v - 1 not in numbers),
+        tuple((i + 1, value) for i, value in numbers.items()),
+        (Expr(op, variables, (results,)),),
+        (results,),
+    )
+    return SubgraphOp(graph, op.name), tuple(v for i, v in enumerate(inputs) if i not in numbers)
+
+
+def runner(op: OpDef, holes: Sequence[Pattern | None]) -> Callable[..., Values]:
+    """The op as a function of arrays, and of tuples of arrays whose lengths are sizes."""
 
     def run(*inputs: Any) -> Values:
         args = tuple(
@@ -423,36 +563,27 @@ def runner(op: OpDef, holes: Sequence[Sizes | None]) -> Callable[..., Values]:
     return run
 
 
-def _filled(hole: Sizes, given: Values) -> Any:
-    numbers = iter(given)
-    if isinstance(hole, bool):
-        return -1 if hole else next(numbers)
-    return tuple(-1 if is_hole else next(numbers) for is_hole in hole)
+def _filled(hole: Pattern, given: Values) -> Any:
+    lengths = iter(given)
+    values = tuple(next(lengths).shape[0] if n is None else n[1] for n in hole.numbers)
+    return values if hole.vector else values[0]
 
 
 def graph_of(op: OpDef, specs: Sequence[Spec | Sizes]) -> Traced:
-    """The traced op; shapes of specs matter only where the op asks for a size while tracing."""
-    key = (op, tuple((s.dtype, s.ndim) if isinstance(s, Spec) else s for s in specs))
-    shapes = [s.shape for s in specs if isinstance(s, Spec)]
-    traced = _GRAPHS.get(key, lambda: _trace(op, specs))
-    if all(shapes[i][axis] == size for i, axis, size in traced.pins if i < len(shapes)):
+    """The traced op; actual sizes matter only where the op asks for one while tracing."""
+    key = (op, tuple((s.dtype, s.ndim) if isinstance(s, Spec) else s.pattern for s in specs))
+    leaves = [leaf for s in specs for leaf in ((s,) if isinstance(s, Spec) else s.specs)]
+    traced = _GRAPHS.get(key, lambda: _trace(op, specs, leaves))
+    if all(leaves[i].shape[axis] == n for i, axis, n in traced.pins if i < len(leaves)):
         return traced
-    return _trace(op, specs)
+    return _trace(op, specs, leaves)
 
 
-def _trace(op: OpDef, specs: Sequence[Spec | Sizes]) -> Traced:
-    leaves: list[Any] = []
-    kinds = ""
-    tree: list[Any] = []
-    for spec in specs:
-        if isinstance(spec, Spec):
-            tree.append(len(leaves))
-            leaves.append(spec)
-            kinds += "a"
-            continue
-        count = sum(not hole for hole in ((spec,) if isinstance(spec, bool) else spec))
-        tree.append(tuple(range(len(leaves), len(leaves) + count)))
-        leaves += [0] * count
-        kinds += "i" * count
-    run = runner(op, [None if isinstance(s, Spec) else s for s in specs])
-    return trace(run, ["inputs"], [2], (tuple(tree),), leaves, kinds, name=op.name)
+def _trace(op: OpDef, specs: Sequence[Spec | Sizes], leaves: Sequence[Spec]) -> Traced:
+    numbers = iter(range(len(leaves)))
+    tree = tuple(
+        next(numbers) if isinstance(s, Spec) else tuple(next(numbers) for _ in s.actual)
+        for s in specs
+    )
+    run = runner(op, [None if isinstance(s, Spec) else s.pattern for s in specs])
+    return trace(run, ["inputs"], [2], (tree,), leaves, "a" * len(leaves), name=op.name)

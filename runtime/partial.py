@@ -51,8 +51,8 @@ def _host(fn: str, args: list[Any]) -> Number | None:
 class Known:
     """What is known of the nodes of one graph."""
 
-    def __init__(self, descs: Sequence[TensorDesc], weak: Sequence[Number | None]) -> None:
-        self.descs, self.weak = descs, weak
+    def __init__(self, descs: Sequence[TensorDesc]) -> None:
+        self.descs = descs
         self.numbers: dict[Node, Number | None] = {}
         self.values: dict[Node, Any] = {}
 
@@ -68,8 +68,6 @@ class Known:
         match node.op:
             case p.HostConst(value=value):
                 return value
-            case p.HostArg(index=index):
-                return self.weak[index]
             case p.Dim(axis=axis):
                 source = node.src[0].op
                 assert isinstance(source, p.Input)
@@ -123,14 +121,14 @@ class Known:
 
 
 def infer(
-    graph: Graph, descs: Sequence[TensorDesc], weak: Sequence[Number | None], device: str
+    graph: Graph, descs: Sequence[TensorDesc], device: str
 ) -> tuple[tuple[TensorDesc, ...], bool]:
     """Descriptions of the outputs, and whether every node has a known shape.
 
     Raises:
         ShapeError: what is known contradicts itself.
     """
-    known = Known(descs, weak)
+    known = Known(descs)
     shapes: dict[Node, Shape] = {}
     for node in graph.nodes:
         if not node.is_host:

@@ -1,13 +1,12 @@
-"""What op definitions do eagerly, in inference and compiled: the rules of their traits.
+"""What op definitions do eagerly and compiled: the rules of their traits, and their checks.
 
-Rules of `OpDef` itself are the fallback chains: apply by interpreting the op's graph, inference by
-partial evaluation of that graph. "apply_graph" is in lift.py.
+Rules of `OpDef` itself are the fallback chains; that of "apply" interprets the op's graph.
+"apply_graph" is in lift.py, inference in inference.py, gradients in backward.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from opkiln.ops.definitions import (
     CompiledOp,
     FastpathCopy,
+    GenericPyGrad,
     GenericPyOp,
     Identity,
     JITFusionOp,
@@ -26,32 +26,35 @@ from opkiln.ops.rules import RULES
 from opkiln.ops.subgraph import EncodedGraph, Subgraph
 from opkiln.runtime import debug
 from opkiln.runtime.compile import compile as compiled
-from opkiln.runtime.describe import TensorDesc, common_device, device_of
+from opkiln.runtime.describe import TensorDesc, device_of
 from opkiln.runtime.errors import (
     ArgumentError,
-    DeviceMismatch,
     FusionUnsupported,
+    GradientError,
     GraphError,
     NotImplementedTrait,
-    OpkilnError,
     ShapeError,
-    UnsupportedDType,
 )
 from opkiln.runtime.fusion import fusion_enabled, require_fusible
+from opkiln.runtime.inference import require_equal_descs
 from opkiln.runtime.lift import (
+    Pattern,
     Sizes,
     Spec,
+    bound,
     graph_of,
+    is_number,
     one,
-    require_equal,
+    open_sizes,
     runner,
+    sizes_of,
     value_inputs,
     walk,
 )
 from opkiln.runtime.memo import Memo
 from opkiln.runtime.options import checked as checked_options
-from opkiln.runtime.partial import infer as infer_graph
 from opkiln.runtime.reference import interpret
+from opkiln.runtime.segments import plan_of
 from opkiln.runtime.trace import Out
 from opkiln.runtime.trace.session import failure, is_a
 
@@ -148,46 +151,25 @@ def check_graph(name: str, graph: Subgraph) -> None:
 # ---- apply: arrays in, results at once ----
 
 
-def _sizes_of(op: OpDef, value: Any) -> tuple[Sizes, tuple[int, ...]]:
-    """An input whose value decides a shape: which of its numbers are -1, and the others."""
-    array = np.asarray(value)
-    if array.ndim > 1 or array.dtype.kind not in "iuf":
-        raise failure(
-            ArgumentError,
-            f"{op.name}: expected sizes as a vector of integers, got {array.dtype.name} of shape "
-            f"{array.shape}",
-        )
-    numbers = array.reshape(-1).tolist()
-    holes = tuple(n == -1 for n in numbers)
-    rest = tuple(n for n in numbers if n != -1)
-    return (holes[0] if array.ndim == 0 else holes), rest
-
-
-def _split(op: OpDef, inputs: Values) -> tuple[list[Spec | Sizes], Values]:
-    """Signature and values of the inputs, as `graph_of` and `runner` take them."""
+def _split(op: OpDef, inputs: Values) -> list[Spec | Sizes]:
+    """The inputs as `graph_of` takes them."""
     sized = value_inputs(op, len(inputs))
-    specs: list[Spec | Sizes] = []
-    values: list[Any] = []
-    for i, value in enumerate(inputs):
-        if i in sized:
-            hole, numbers = _sizes_of(op, value)
-            specs.append(hole)
-            values.append(numbers)
-        else:
-            array = np.asarray(value)
-            specs.append(Spec(array.dtype, array.shape))
-            values.append(value)
-    return specs, tuple(values)
+    return [
+        sizes_of(op, v) if i in sized else Spec(np.asarray(v).dtype, np.shape(v))
+        for i, v in enumerate(inputs)
+    ]
 
 
 @RULES.register("apply", OpDef)
 def _interpreted(op: OpDef, inputs: Values) -> Values:
     """The op's graph, interpreted; NumPy's results."""
-    specs, values = _split(op, inputs)
+    op, inputs = bound(op, inputs)
+    specs = _split(op, inputs)
     traced = graph_of(op, specs)
-    arrays = [np.asarray(v) for v, s in zip(values, specs, strict=True) if isinstance(s, Spec)]
-    weak = [n for v, s in zip(values, specs, strict=True) if not isinstance(s, Spec) for n in v]
-    results = interpret(traced.graph, [*arrays, *traced.captures], weak)
+    arrays: list[Any] = []
+    for value, spec in zip(inputs, specs, strict=True):
+        arrays += [np.asarray(value)] if isinstance(spec, Spec) else spec.arrays
+    results = interpret(traced.graph, [*arrays, *traced.captures])
     return tuple(results[o.index] if isinstance(o, Out) else o for o in traced.out_tree)
 
 
@@ -233,31 +215,58 @@ def _hook(op: GenericPyOp, inputs: Values) -> Values:
     return tuple(results)
 
 
+@RULES.register("apply", GenericPyGrad)
+def _grad_hook(op: GenericPyGrad, inputs: Values) -> Values:
+    count, results = len(op.need), len(op.has)
+    own, made = inputs[:count], inputs[count : count + results]
+    given = iter(inputs[count + results :])
+    dys = tuple(next(given) if h else np.zeros_like(y) for h, y in zip(op.has, made, strict=True))
+    found: Any = op.op.obj.grad(own, made, dys)
+    if not is_a(found, tuple, list) or len(found) != count:
+        raise failure(
+            GradientError,
+            f"{op.op.name}.grad: expected {count} gradients, got {found!r:.60}",
+            fix="return a tuple with one per input, None for none",
+        )
+    return tuple(
+        np.zeros_like(x) if g is None else g
+        for x, g, wanted in zip(own, found, op.need, strict=True)
+        if wanted
+    )
+
+
 # ---- compiled ----
 
 _FUNCTIONS: Memo[Any] = Memo(1024)
 
 
-def function_of(op: OpDef, holes: tuple[Sizes | None, ...] | None, opt_level: int,
+def function_of(op: OpDef, holes: tuple[Pattern | None, ...] | None, opt_level: int,
                 options: tuple[tuple[str, Key], ...]) -> Any:  # fmt: skip
-    """The native function of an op; equal ops have the same."""
+    """The native function of an op; equal ops have the same.
+
+    `holes` are given only where a trace must see some of the numbers.
+    """
 
     def make() -> Any:
-        run = _any_arity(op) if holes is None else runner(op, holes)
+        run = _any_inputs(op) if holes is None else runner(op, holes)
         return compiled(run, name=op.name, opt_level=opt_level, **dict(options))  # type: ignore[call-overload]
 
     return _FUNCTIONS.get((op, holes, opt_level, options), make)
 
 
-def _any_arity(op: OpDef) -> Callable[..., Values]:
-    """The op as a function of any number of inputs, none of which holds a -1."""
+def _any_inputs(op: OpDef) -> Callable[..., Values]:
+    """The op as a function of any number of inputs; sizes come as arrays of such lengths."""
 
     def run(*inputs: Any) -> Values:
         sized = value_inputs(op, len(inputs))
-        holes: list[Sizes | None] = [
-            None if i not in sized else (False,) * len(given) for i, given in enumerate(inputs)
-        ]
-        return runner(op, holes)(*inputs)
+        args: list[Any] = []
+        holes: list[Pattern | None] = []
+        for i, given in enumerate(inputs):
+            vector = is_a(given, tuple)
+            args.append(given if i not in sized or vector else (given,))
+            count = len(given) if vector else None
+            holes.append(open_sizes(count).pattern if i in sized else None)
+        return runner(op, holes)(*args)
 
     return run
 
@@ -280,14 +289,35 @@ def _run(op: CompiledOp, inputs: Values) -> Values:
     inner, level = _effective(op)
     if isinstance(inner, JITFusionOp):
         _require_equal_arrays(inner, inputs)
-        try:
-            specs, _ = _split(inner, inputs)
-            require_fusible(inner.name, graph_of(inner, specs).graph)
-        except FusionUnsupported as error:
-            if fusion_enabled.fell_back(inner.name, str(error).partition("\n")[0]):
-                debug.log(1, "%s runs unfused: %s", op.name, error)
-            level = op.opt_level
-    return _native(inner, inputs, level, op.options)
+        why = _unfusible(inner, inputs)
+        if why is not None:
+            if fusion_enabled.fell_back(inner.name, why):
+                debug.log(1, "%s runs unfused: %s", op.name, why)
+            inner, level = inner.op, op.opt_level
+    plan = plan_of(inner, level, op.options)
+    if plan is None:
+        return _native(inner, inputs, level, op.options)
+    if len(inputs) != len(plan.graph.inputs):
+        raise failure(
+            ArgumentError,
+            f"{op.name}: expected {len(plan.graph.inputs)} inputs, got {len(inputs)}",
+        )
+    return plan.run(inputs)
+
+
+def _unfusible(op: JITFusionOp, inputs: Values) -> str | None:
+    """Why an op cannot be one fused kernel."""
+    try:
+        _require_fusible(op, inputs)
+    except FusionUnsupported as error:
+        return str(error).partition("\n")[0]
+    return None
+
+
+def _require_fusible(op: JITFusionOp, inputs: Values) -> None:
+    if op.opaque or plan_of(op.op, 2, ()) is not None:
+        raise FusionUnsupported(f"{op.name}: a program that is cut cannot be one fused kernel")
+    require_fusible(op.name, graph_of(op, _split(op, inputs)).graph)
 
 
 def _native(op: OpDef, inputs: Values, level: int, options: tuple[tuple[str, Key], ...]) -> Values:
@@ -295,14 +325,16 @@ def _native(op: OpDef, inputs: Values, level: int, options: tuple[tuple[str, Key
     if not sized:
         results = function_of(op, None, level, options)(*inputs)
         return results  # type: ignore[no-any-return]
-    holes: list[Sizes | None] = []
-    values = list(inputs)
-    for i, value in enumerate(inputs):
-        hole = None
-        if i in sized:
-            hole, values[i] = _sizes_of(op, value)
-        holes.append(hole)
-    results = function_of(op, tuple(holes), level, options)(*values)
+    given = [sizes_of(op, v) if i in sized else v for i, v in enumerate(inputs)]
+    holes = tuple(v.pattern if isinstance(v, Sizes) else None for v in given)
+    seen = any(n is not None for hole in holes if hole for n in hole.numbers)
+    args: list[Any] = []
+    for value in given:
+        if not isinstance(value, Sizes):
+            args.append(value)
+        else:
+            args.append(value.arrays if seen or value.pattern.vector else value.arrays[0])
+    results = function_of(op, holes if seen else None, level, options)(*args)
     return results  # type: ignore[no-any-return]
 
 
@@ -311,227 +343,14 @@ def _fused(op: JITFusionOp, inputs: Values) -> Values:
     _require_equal_arrays(op, inputs)
     if not fusion_enabled:
         return apply(op.op, inputs)
-    specs, _ = _split(op, inputs)
-    require_fusible(op.name, graph_of(op, specs).graph)
+    _require_fusible(op, inputs)
     return _native(op, inputs, 2, ())
 
 
 def _require_equal_arrays(op: JITFusionOp, inputs: Values) -> None:
     if op.strict:
-        arrays = [np.asarray(v) for v in inputs]
-        _require_equal(op, [TensorDesc.of(a) for a in arrays])
-
-
-def _require_equal(op: JITFusionOp, descs: Sequence[TensorDesc]) -> None:
-    """The check of a strict JITFusionOp on descriptions; what is unknown passes."""
-    sized = value_inputs(op, len(descs))
-    descs = [d for i, d in enumerate(descs) if i not in sized]
-    require_equal(op, "dtypes", [d.dtype.name for d in descs], UnsupportedDType)
-    require_equal(op, "devices", [d.device for d in descs], DeviceMismatch)
-    shapes = [d.shape for d in descs if d.shape is not None]
-    require_equal(op, "shapes", [f"of {len(s)} axes" for s in shapes], ShapeError)
-    for axis in zip(*shapes, strict=True):
-        if len({n for n in axis if n is not None}) > 1:
-            require_equal(op, "shapes", [str(s) for s in shapes], ShapeError)
-
-
-# ---- inference ----
-
-_INFERRED: Memo[tuple[Descs, bool]] = Memo(1024)
-
-
-@RULES.register("infer_descs", OpDef)
-def infer(op: OpDef, descs: Sequence[Any]) -> tuple[Descs, bool]:
-    """Descriptions of the results, and whether all that is computed has a known shape."""
-    for desc in descs:
-        if not isinstance(desc, TensorDesc):
-            raise failure(ArgumentError, f"{op.name}.infer: expected TensorDescs, got {desc!r:.60}")
-    found: tuple[Descs, bool] = RULES.find("describe", op)(op, tuple(descs))
-    return found
-
-
-@RULES.register("describe", OpDef)
-def _by_graph(op: OpDef, descs: Sequence[TensorDesc]) -> tuple[Descs, bool]:
-    descs = tuple(descs)
-    return _INFERRED.get((op, descs), lambda: _by_graph_of(op, descs))
-
-
-def _by_graph_of(op: OpDef, descs: Descs) -> tuple[Descs, bool]:
-    device = common_device(op.name, (d.device for d in descs))
-    sized = value_inputs(op, len(descs))
-    unknown = [i for i, d in enumerate(descs) if _unknown(d, i in sized)]
-    if unknown:
-        return _by_ranks(op, descs, unknown)
-    try:
-        return _partial(op, descs, sized, device)
-    except OpkilnError as error:
-        raise failure(type(error), f"{op.name}: {_without_place(error)}") from None
-
-
-def _without_place(error: OpkilnError) -> str:
-    return str(error).partition("\n  how to fix")[0]
-
-
-def _unknown(desc: TensorDesc, sized: bool) -> bool:
-    """Whether even the number of sizes that a trace needs is open."""
-    return desc.shape is None or (sized and None in desc.shape)
-
-
-def _partial(op: OpDef, descs: Descs, sized: frozenset[int], device: str) -> tuple[Descs, bool]:
-    specs: list[Spec | Sizes] = []
-    weak: list[Any] = []
-    for i, desc in enumerate(descs):
-        shape = desc.shape
-        assert shape is not None
-        if i not in sized:
-            specs.append(Spec(desc.dtype, tuple(2 if n is None else n for n in shape)))
-        elif desc.value is not None:
-            hole, numbers = _sizes_of(op, desc.value)
-            specs.append(hole)
-            weak += numbers
-        else:
-            count = shape[0] if shape else 1
-            assert count is not None
-            specs.append((False,) * count if shape else False)
-            weak += [None] * count
-    traced = graph_of(op, specs)
-    arrays = [d for i, d in enumerate(descs) if i not in sized]
-    open_pins = [
-        arrays[i].shape[axis] is None  # type: ignore[index]
-        for i, axis, _ in traced.pins
-        if i < len(arrays)
-    ]
-    arrays += [TensorDesc.of(c, value=_is_literal(c)) for c in traced.captures]
-    found, validated = infer_graph(traced.graph, arrays, weak, device)
-    if any(open_pins):  # the trace holds for one size only
-        found = tuple(d.but(shape=(None,) * len(d.shape or ()), value=None) for d in found)
-        validated = False
-    results = tuple(
-        found[o.index] if isinstance(o, Out) else TensorDesc.of(o, value=True).but(layout="")
-        for o in traced.out_tree
-    )
-    return results, validated
-
-
-def _is_literal(array: Any) -> bool:
-    """Whether the values cannot change: the memory is that of a `Literal`."""
-    while isinstance(array, np.ndarray):
-        array = array.base
-    return isinstance(array, bytes)
-
-
-_RANKS = range(17)
-
-
-def _by_ranks(op: OpDef, descs: Descs, unknown: list[int]) -> tuple[Descs, bool]:
-    """What holds whatever the unknown ranks are: those that the op accepts are tried."""
-    sized = value_inputs(op, len(descs))
-    # Of several unknown inputs equal ranks and neighbours: results that agree there, agree.
-    trials = [(r,) * len(unknown) for r in _RANKS]
-    if len(unknown) > 1:
-        trials += [t for t in product(range(3), repeat=min(len(unknown), 3)) if len(set(t)) > 1]
-    results: list[Descs] = []
-    refused: OpkilnError | None = None
-    for trial in trials:
-        ranks = dict(zip(unknown, (*trial, *trial[:1] * len(unknown)), strict=False))
-        tried = tuple(
-            d.but(shape=((None,) * ranks[i] if d.shape is None and i not in sized else (ranks[i],)))
-            if i in ranks
-            else d
-            for i, d in enumerate(descs)
-        )
-        try:
-            results.append(_by_graph_of(op, tried)[0])
-        except OpkilnError as error:
-            refused = refused or error
-    if not results:
-        assert refused is not None
-        raise refused
-    return tuple(_agreed(each) for each in zip(*results, strict=True)), False
-
-
-def _agreed(descs: Sequence[TensorDesc]) -> TensorDesc:
-    """What all descriptions say."""
-    first = descs[0]
-    if len({d.rank for d in descs}) > 1:
-        return first.but(shape=None, value=None)
-    sizes = zip(*(d.shape or () for d in descs), strict=True)
-    shape = tuple(n[0] if len(set(n)) == 1 else None for n in sizes)
-    return first.but(shape=shape, value=first.value if len(set(descs)) == 1 else None)
-
-
-@RULES.register("describe", Identity)
-@RULES.register("describe", FastpathCopy)
-def _as_it_is(op: OpDef, descs: Sequence[TensorDesc]) -> tuple[Descs, bool]:
-    desc = one(op, tuple(descs))
-    return (desc,), desc.known
-
-
-@RULES.register("describe", CompiledOp)
-def _inside(op: CompiledOp, descs: Sequence[TensorDesc]) -> tuple[Descs, bool]:
-    return infer(op.op, descs)
-
-
-@RULES.register("describe", JITFusionOp)
-def _inside_checked(op: JITFusionOp, descs: Sequence[TensorDesc]) -> tuple[Descs, bool]:
-    if op.strict:
-        _require_equal(op, descs)
-    return infer(op.op, descs)
-
-
-@RULES.register("describe", SubgraphOp)
-def _of_graph(op: SubgraphOp, descs: Sequence[TensorDesc]) -> tuple[Descs, bool]:
-    """By the whole graph; expr by expr where a rank is unknown or a part is the user's own code."""
-    sized = value_inputs(op, len(descs))
-    if not op.opaque and not any(_unknown(d, i in sized) for i, d in enumerate(descs)):
-        return _by_graph(op, descs)
-    validated = True
-
-    def step(inner: OpDef, inputs: Values) -> Values:
-        nonlocal validated
-        given = tuple(
-            v if isinstance(v, TensorDesc) else TensorDesc.of(v, value=True) for v in inputs
-        )
-        found, known = infer(inner, given)
-        validated &= known
-        return found
-
-    return walk(op, tuple(descs), step), validated
-
-
-@RULES.register("describe", ShapeInfer)
-def _of_shapes(op: ShapeInfer, descs: Sequence[TensorDesc]) -> tuple[Descs, bool]:
-    inner: list[TensorDesc] = []
-    for i, desc in enumerate(descs):
-        if desc.rank not in (None, 1) or desc.dtype.kind not in "iu":
-            raise failure(ShapeError, f"{op.name}: expected vectors of integers, got {desc!r}")
-        shape: Any = (
-            None if desc.shape is None or desc.shape[0] is None else (None,) * desc.shape[0]
-        )
-        if desc.value is not None:
-            shape = tuple(map(int, desc.value))
-        device, dtype = op.of(i)
-        inner.append(TensorDesc(dtype, shape, device))
-    found, validated = infer(op.op, inner)
-    results = tuple(
-        TensorDesc(np.int32, (d.rank,), value=d.shape if d.known else None) for d in found
-    )
-    return results, validated
-
-
-@RULES.register("describe", GenericPyOp)
-def _by_hook(op: GenericPyOp, descs: Sequence[TensorDesc]) -> tuple[Descs, bool]:
-    hook = getattr(op.obj, "infer", None)
-    if hook is None:
-        if not op.opaque:
-            return _by_graph(op, descs)
-        raise failure(
-            NotImplementedTrait,
-            f"{op.name} cannot be inferred: {type(op.obj).__name__} has no method infer",
-            fix="define infer(*descs), which returns (a tuple of TensorDescs, validated)",
-        )
-    found, validated = hook(*descs)
-    return tuple(found), bool(validated) and all(d.known for d in found)
+        arrays = [np.asarray(v) for v in inputs if not is_number(v)]
+        require_equal_descs(op, [TensorDesc.of(a) for a in arrays])
 
 
 # ---- graphs of an op ----

@@ -10,7 +10,7 @@ from tests.conftest import run_in_threads
 
 import opkiln as ok
 from opkiln.ops import primitives as p
-from opkiln.runtime import errors, jit, program, traits
+from opkiln.runtime import errors, inference, jit, program, traits
 from opkiln.runtime.describe import SMALL_VALUE_NUMEL
 from opkiln.runtime.subgraph import find_op
 
@@ -63,6 +63,17 @@ def graph_of_one(op: Any) -> Any:
     b = ok.SubgraphBuilder("one")
     b.outputs(b.apply(op, b.input(), b.input()))
     return b.get().graph
+
+
+def test_numbers_take_the_dtype_of_what_they_meet() -> None:
+    for number, dtype in ((2, "f4"), (2.5, "f4"), (True, "f4"), (2j, "c8")):
+        (found,), validated = ADD.infer([f4(U, 3), number])
+        assert (found.dtype, found.shape, validated) == (np.dtype(dtype), (U, 3), False)
+        assert ADD.apply(np.ones(3, "f4"), number)[0].dtype == dtype
+    assert ADD.infer([RANKLESS, 2])[0][0] == RANKLESS
+    assert ADD.infer([D("i8", value=[1, 2]), 1])[0][0].value.tolist() == [2, 3]
+    assert ADD.infer([D("i8", (1,)), 1])[0][0].dtype == np.int64
+    assert ADD.infer([D("i8", (1,)), 1.0])[0][0].dtype == np.float64
 
 
 def test_contradictions_name_op_and_shapes() -> None:
@@ -279,19 +290,19 @@ def test_O7_inference_allocates_and_builds_nothing(monkeypatch: pytest.MonkeyPat
 
 
 def test_inference_is_remembered_and_bounded() -> None:
-    traits._INFERRED.clear()
+    inference._INFERRED.clear()
     op = p.Elementwise("exp")
-    hits = traits._INFERRED.hits
+    hits = inference._INFERRED.hits
     for _ in range(3):
         op.infer([f4(123)])
-    assert traits._INFERRED.hits == hits + 2
+    assert inference._INFERRED.hits == hits + 2
     for n in range(1100):
         op.infer([f4(n)])
-    assert len(traits._INFERRED) == 1024
+    assert len(inference._INFERRED) == 1024
 
 
 def test_inference_by_several_threads_is_made_once() -> None:
-    traits._INFERRED.clear()
+    inference._INFERRED.clear()
     made: list[int] = []
 
     @dataclass(frozen=True)

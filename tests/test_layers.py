@@ -27,6 +27,8 @@ STAGES: list[set[str]] = [
     {"trace", "rewrite", "jit"},
     {"grad"},
     {"indexmap", "lift"},
+    {"segments"},
+    {"inference"},
     {"kernel", "stores"},
     {"fuse"},
     {"lower"},
@@ -42,7 +44,7 @@ STAGES: list[set[str]] = [
     {"compile"},
     {"differentiate", "traits"},
     {"autograd", "subgraph"},
-    {"custom"},
+    {"backward", "custom"},
     {"cli"},
 ]
 RANK = {stage: rank for rank, stages in enumerate(STAGES) for stage in stages}

@@ -229,6 +229,10 @@ class Session:
         """What the function holds of each captured array, and the user's line that took it."""
         return [(owner, place) for owner, _, place in self._captured.values()]
 
+    def hold(self, array: Any, node: Node) -> None:
+        """Let this node stand for an array wherever the function captures it."""
+        self._captured[id(array)] = (array, node, user_place())
+
     def capture_foreign(self, value: Any) -> Node:
         """The hidden input of another library's array.
 

@@ -13,6 +13,7 @@ from opkiln.ops.definitions import (
     UniqueKey as UniqueKey,
 )
 from opkiln.ops.subgraph import EncodedGraph as EncodedGraph, Subgraph as Subgraph
+import opkiln.runtime.backward  # noqa: F401  registers rules
 from opkiln.runtime.describe import TensorDesc as TensorDesc
 from opkiln.runtime.fusion import FusionSwitch as FusionSwitch, fusion_enabled as fusion_enabled
 from opkiln.runtime.custom import subgraph as subgraph
