@@ -320,7 +320,7 @@ OK_FN ok_cplx<V> ok_ctanh(ok_cplx<V> z) {
   V re = far ? one : sh * ch / d, im = far ? 4 * s * c * e * e : s * c / d;
   im = y == 0 ? y : (edge ? ok_signed(V{}, y) : im);
   re = far & (a < inf) & wild ? y - y : re;
-  return {x == 0 ? x : ok_signed(re, x), im};
+  return {x == 0 ? x : ok_copysign(re, x), im};
 }
 
 //@ ctan : ctanh
