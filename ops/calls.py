@@ -55,9 +55,21 @@ def _four(function: Callable[[Any, Any, Any, Any], Any]) -> Named:
     return _of(4, function)
 
 
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, tuple)
+
+
 def _size(sizes: Any) -> Any:
     """The only size of a vector of one, or a size."""
-    return sizes[0] if type(sizes) is tuple else sizes  # pyright: ignore[reportUnknownVariableType]
+    return sizes[0] if _is_vector(sizes) else sizes
+
+
+def _after(x: Any, start: Any) -> Any:
+    return x[_size(start) :]
+
+
+def _before(x: Any, stop: Any) -> Any:
+    return x[: _size(stop)]
 
 
 def _shape(x: Any) -> Any:
@@ -65,7 +77,7 @@ def _shape(x: Any) -> Any:
 
 
 def _element(sizes: Any, index: int) -> Any:
-    return sizes[index] if type(sizes) is tuple else sizes
+    return sizes[index] if _is_vector(sizes) else sizes
 
 
 def _cast(x: Any, dtype: Any) -> Any:
@@ -95,8 +107,8 @@ FUNCTIONS: dict[str, Named] = {
     "switch_gt0": _two(lambda a, b: where(a > 0, b, 0)),
     "abs_grad": _two(lambda a, g: where(a > 0, g, -g)),
     "matmul": _two(lambda a, b: a @ b),
-    "[?:]": Named(lambda x, start: x[_size(start) :], 2, 2, (), (1,), of_sizes=True),
-    "[:?]": Named(lambda x, stop: x[: _size(stop)], 2, 2, (), (1,), of_sizes=True),
+    "[?:]": Named(_after, 2, 2, (), (1,), of_sizes=True),
+    "[:?]": Named(_before, 2, 2, (), (1,), of_sizes=True),
     "reshape": _sized(lambda x, shape: x.reshape(shape)),
     "broadcast_to": _sized(np.broadcast_to),
     "element": Named(_element, 1, 1, ("index",), (0,), of_sizes=True),

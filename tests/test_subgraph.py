@@ -382,6 +382,45 @@ def test_options_that_contradict() -> None:
     ]  # fmt: skip
 
 
+EXACT = ("add", "subtract", "multiply", "maximum", "minimum", "fmax", "less", "where", "negative")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_O12_random_subgraphs_have_the_same_bits_at_every_level(seed: int) -> None:
+    """Broadcasts, empty axes, strides, NaN, infinities: interpreted against compiled."""
+    rng = np.random.default_rng(seed)
+    shapes = [(3, 4), (1, 4), (3, 1), (), (4,)]
+    b = ok.SubgraphBuilder(f"random{seed}")
+    values = [b.input() for _ in shapes]
+    for _ in range(25):
+        name = EXACT[rng.integers(len(EXACT))]
+        args = rng.choice(len(values), ELEMENTWISE[name].arity)
+        values.append(b.apply(name, *(values[i] for i in args)))
+    b.outputs(*values)
+    op = b.get()
+
+    def draw(shape: tuple[int, ...]) -> Any:
+        held = rng.standard_normal((*shape, 2)).astype(np.float32)[..., 0]  # with strides
+        if held.size:
+            held.flat[rng.integers(held.size)] = rng.choice([np.nan, np.inf, -0.0, 1e-40])
+        return held
+
+    levels = [ok.CompiledOp(op, level) for level in (2, 0)]
+    for zero in (False, True):
+        arrays = [draw((0, *s[1:]) if zero and s[:1] == (3,) else s) for s in shapes]
+        with np.errstate(all="ignore"):
+            want = op.apply(*arrays)
+        for made in levels:
+            for g, w in zip(made.apply(*arrays), want, strict=True):
+                assert np.asarray(g).dtype == np.asarray(w).dtype
+                np.testing.assert_array_equal(g, w)
+        descs = [ok.TensorDesc.of(a) for a in arrays]
+        found, validated = op.infer(descs)
+        assert validated
+        assert [d.shape for d in found] == [np.shape(w) for w in want]
+        assert [d.dtype for d in found] == [np.asarray(w).dtype for w in want]
+
+
 def test_zero_sizes_and_no_inputs() -> None:
     b = ok.SubgraphBuilder("none")
     b.outputs(b.apply("add", b.apply_const([1.0, 2.0], "f4"), b.apply_const(1.0, "f4")))
