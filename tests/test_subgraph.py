@@ -395,7 +395,8 @@ def test_O12_random_subgraphs_have_the_same_bits_at_every_level(seed: int) -> No
     for _ in range(25):
         name = EXACT[rng.integers(len(EXACT))]
         args = rng.choice(len(values), ELEMENTWISE[name].arity)
-        values.append(b.apply(name, *(values[i] for i in args)))
+        made = b.apply(name, *(values[i] for i in args))
+        values.append(b.apply("cast", made, dtype="f4") if name == "less" else made)
     b.outputs(*values)
     op = b.get()
 
