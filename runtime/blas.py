@@ -7,7 +7,7 @@ kernels of opkiln's own multiply matrices of every size.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +63,7 @@ def use(blas: Blas | None, *, least: int = LEAST) -> None:
 
 def _search() -> Iterator[Blas]:
     """Libraries that can be loaded and have all functions, the best first."""
-    for path in (*_loaded(), *_beside_numpy(), *_wheel(), *_WELL_KNOWN):
+    for path in _paths():
         try:
             library = Library(path)
         except OpkilnError:
@@ -76,15 +76,30 @@ def _search() -> Iterator[Blas]:
             yield Blas(library, names, addresses)
 
 
+def _paths() -> Iterator[str]:
+    """Where one may be, each place looked at when those before had none."""
+    for place in (_loaded, _beside_numpy, _wheel):
+        yield from place()
+    yield from _WELL_KNOWN
+
+
 def _loaded() -> list[str]:
-    """Of this process, where the system tells; NumPy's own before all others."""
+    """Of this process, where the system tells."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
             lines = [line.split(maxsplit=5) for line in file if ".so" in line]
     except OSError:
         return []
-    paths = dict.fromkeys(line[5].strip() for line in lines)
-    found = [p for p in paths if any(name in os.path.basename(p) for name in _PARTS)]  # noqa: PTH119
+    return among(line[5].strip() for line in lines)
+
+
+def among(paths: Iterable[str]) -> list[str]:
+    """Those that may be a BLAS, NumPy's own before all others."""
+    found = [
+        path
+        for path in dict.fromkeys(paths)
+        if any(part in os.path.basename(path) for part in _PARTS)  # noqa: PTH119
+    ]
     return sorted(found, key=lambda path: "numpy" not in path)
 
 

@@ -189,7 +189,7 @@ class _Body:
         dtype = in_kernel(node.dtype)
         space = self.group.space
         kernel = k.Kernel(
-            len(space), self.group.reduced, tuple(operands), (), (), (), 0.02 * dtype.itemsize,
+            len(space), self.group.reduced, tuple(operands), (), (), (), 0.005 * dtype.itemsize,
             may_raise=False, product=True,
         )  # fmt: skip
         return k.Launch(kernel, space, ())

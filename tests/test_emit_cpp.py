@@ -217,3 +217,15 @@ def test_long_rows_count_each_element_once_wherever_their_memory_starts(dtype: s
                 np.testing.assert_array_equal(a, b)
             assert (room[: first + start] == 7).all()
             assert (room[first + start + n * size :] == 7).all()
+
+
+def test_a_product_has_vectors_of_its_own() -> None:
+    """Other kernels of its unit have as many lanes as without it."""
+    jobs = [
+        Job(f"ok_k{i}", lower(graph()).launches[0].kernel, classes)
+        for i, (graph, classes) in enumerate([(chain, "CCCC"), (product, "CCC")])
+    ]
+    for vector_bytes in (32, 64):
+        text = emit(jobs, vector_bytes=vector_bytes)
+        assert f"#define OK_N {vector_bytes // 4}\n" in text
+        assert f"#define OK_WIDE {vector_bytes}\n" in text

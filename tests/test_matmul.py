@@ -14,6 +14,7 @@ from tests.values import DTYPES
 import opkiln as ok
 from opkiln.ops import primitives as p
 from opkiln.runtime import blas
+from opkiln.runtime.errors import ShapeError
 from opkiln.runtime.graph import make
 from opkiln.runtime.infer import graph_input
 
@@ -112,6 +113,39 @@ def test_a_network_is_two_kernels_a_layer() -> None:
     np.testing.assert_array_equal(layer(x, w, b), np.maximum(x @ w + b, 0))
     kernels = [launch.kernel for launch in layer.lower(x, w, b).lowered.launches]
     assert [kernel.product for kernel in kernels] == [True, False]
+    plain = ok.compile(lambda x, w: np.abs(x @ w))  # no bias, so of the product's own shape
+    np.testing.assert_array_equal(plain(x, w), np.abs(x @ w))
+    assert [one.kernel.product for one in plain.lower(x, w).lowered.launches] == [True, False]
+
+
+def test_a_factor_that_is_a_constant_or_a_number() -> None:
+    @ok.compile
+    def filled(x, y, h):
+        return x @ np.full_like(y, 3), np.full_like(x, h) @ y
+
+    x, y = integers((4, 5), np.dtype("f4")), integers((5, 3), np.dtype("f4"), 1)
+    got = filled(x, y, 2.0)
+    np.testing.assert_array_equal(got[0], x @ np.full_like(y, 3))
+    np.testing.assert_array_equal(got[1], np.full_like(x, 2) @ y)
+
+
+def test_in_place() -> None:
+    @ok.compile
+    def turned(x, w):
+        y = x + 0
+        view = y.T
+        y @= w
+        return y, view
+
+    x, w = integers((4, 5), np.dtype("f4")), integers((5, 5), np.dtype("f4"), 1)
+    got, view = turned(x, w)
+    np.testing.assert_array_equal(got, x @ w)
+    np.testing.assert_array_equal(view, (x @ w).T)
+    for other in (w[:, :1], w[:, :4]):  # NumPy refuses what would have to broadcast
+        with pytest.raises(ShapeError, match=r"matmul|matrix"):
+            turned(x, other)
+    with pytest.raises(ShapeError, match="rank 1"):
+        ok.compile(lambda x, w: turned(x, w[:, 0] if w.ndim > 2 else w.sum(1)))(x, w)
 
 
 # ---- by a BLAS ----
@@ -157,6 +191,8 @@ def test_a_product_by_blas_builds_no_kernel(always_blas: blas.Blas) -> None:
 
 
 def test_numpys_own_blas_is_found() -> None:
+    known = ["/usr/lib/libcblas.so.3", "/x/numpy.libs/libscipy_openblas64_.so", "/usr/lib/libm.so"]
+    assert blas.among(known) == [known[1], known[0]]
     loaded = [path for path in blas._loaded() if "numpy" in path]
     if not loaded:
         pytest.skip("this NumPy brings none along")

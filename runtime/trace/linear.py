@@ -14,7 +14,13 @@ from opkiln.runtime.graph import Node
 from opkiln.runtime.infer import numel
 from opkiln.runtime.trace import contraction, reductions, views
 from opkiln.runtime.trace.contraction import Label, Term, narrow, wide
-from opkiln.runtime.trace.promote import cast, elementwise, elementwise_operand, session_of
+from opkiln.runtime.trace.promote import (
+    BROADCAST,
+    cast,
+    elementwise,
+    elementwise_operand,
+    session_of,
+)
 from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, is_a
 from opkiln.runtime.trace.tracer import Tracer, call_row
 
@@ -110,6 +116,27 @@ def matmul(x1: Any, x2: Any) -> Any:
     left, right = "mk"[-a.rank :] if a.rank == 1 else "mk", "kn"[: min(b.rank, 2)]
     kept = "".join(x for x in "mn" if x in left + right)
     return _by_core(np.matmul, session, a, b, left, right, kept)
+
+
+def matmul_like(x: Any, other: Any) -> Any:
+    """`x @ other` in the shape of `x`, which a run checks: in place nothing broadcasts."""
+    value = matmul(x, other)
+    want, node = x.node.shape, value.node
+    if node.rank != len(want):
+        raise failure(
+            ShapeError,
+            f"matmul: a result of rank {node.rank} does not fit into an array of rank {len(want)} "
+            f"in place",
+            fix="write x = x @ w",
+        )
+    same = p.HostOp("same")
+    shape = [
+        d if d is to else x.session.make(same, to, d)
+        for d, to in zip(node.shape, want, strict=True)
+    ]
+    if tuple(shape) == node.shape:
+        return value
+    return Tracer(x.session, x.session.make(BROADCAST, node, *shape))
 
 
 def vecdot(x1: Any, x2: Any) -> Any:

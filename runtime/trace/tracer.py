@@ -313,7 +313,9 @@ class Tracer(Operators, ArrayValue):
         return update_in_place(self, "power", lambda: Operators.__pow__(self, exponent))
 
     def __imatmul__(self, other: Any) -> Any:
-        return update_in_place(self, "matmul", lambda: self @ other)
+        from opkiln.runtime.trace import linear
+
+        return update_in_place(self, "matmul", lambda: linear.matmul_like(self, other))
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
