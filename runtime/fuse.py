@@ -93,7 +93,7 @@ def in_memory_of(node: Node) -> Node:
         base = base.src[0]
     if isinstance(base.op, IN_MEMORY):
         return base
-    return node if isinstance(base.op, (p.Constant, p.FromHost)) else part or base
+    return part or base
 
 
 class Group:
