@@ -16,6 +16,8 @@ struct ok_args {
   int64_t run;
   const int64_t* far;  // byte stride per operand from run to run
   char* scratch;       // of reductions: as many bytes as the kernel asked for, aligned to 64
+  // Of products, whose operands are a, b and out: rows are places of the axes before the matrices,
+  // `far` has the extents m, n and k, `col` per operand the byte strides along them.
 };
 
 // Fault bits a kernel returns.
