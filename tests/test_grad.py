@@ -452,6 +452,19 @@ def test_products_by_finite_differences() -> None:
         check(lambda a, b: (np.tanh(a @ b) ** 2).sum(), *arrays(*shapes))
 
 
+def test_a_layer_compiles_to_the_gradients_of_numpy() -> None:
+    def loss(w: Any, b: Any, x: Any, y: Any) -> Any:
+        return ((ok.ops.relu(x @ w + b) - y) ** 2).mean()
+
+    w, b, x, y = arrays((4, 3), (3,), (5, 4), (5, 3), low=-1, high=1)
+    value, (by_w, by_b) = ok.value_and_grad(loss, (0, 1))(w, b, x, y)
+    z = x @ w + b
+    g = 2 * (np.maximum(z, 0) - y) / z.size * (z > 0)
+    np.testing.assert_allclose(value, ((np.maximum(z, 0) - y) ** 2).mean(), rtol=1e-12)
+    np.testing.assert_allclose(by_w, x.T @ g, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(by_b, g.sum(0), rtol=1e-12, atol=1e-15)
+
+
 # ---- programs of the seed ----
 
 

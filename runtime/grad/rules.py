@@ -173,9 +173,7 @@ def _transpose(op: p.Transpose, g: Any, y: Any, x: Any) -> Gradients:
 def _expand_dims(op: p.ExpandDims, g: Any, y: Any, x: Any) -> Gradients:
     del x
     g = ranked(g, y)
-    # Of one element each: until views of that kind have kernels, the sum over them.
-    one = p.Reduce("sum", op.axes, False, g.dtype)
-    return (_node_of(g, one) if g.ndim else g,)
+    return (_node_of(g, p.Squeeze(op.axes)) if g.ndim else g,)
 
 
 @RULES.register("backward", p.Squeeze)
