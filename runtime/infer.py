@@ -189,13 +189,10 @@ def _broadcast_to(op: p.BroadcastTo, src: Sources) -> Inferred:
     x, shape = src[0], src[1:]
     if x.rank > len(shape):
         raise ShapeError(f"broadcast_to: rank {x.rank} does not fit into rank {len(shape)}")
-    # The target wins: an operand extent that is neither 1 nor the target's is refused at run time.
-    aligned = zip(x.shape, shape[len(shape) - x.rank :], strict=True)
-    checked = tuple(
-        s if d is s or const_value(d) == 1 else make(p.HostOp("same"), s, broadcast_dim(d, s))
-        for d, s in aligned
-    )
-    return x.dtype, shape[: len(shape) - x.rank] + checked
+    # The target wins: an operand extent that is neither 1 nor the target's is refused by a guard.
+    for have, want in zip(x.shape, shape[len(shape) - x.rank :], strict=True):
+        broadcast_dim(have, want)
+    return x.dtype, shape
 
 
 @RULES.register("infer", p.Squeeze)
@@ -304,6 +301,13 @@ def guards(node: Node) -> tuple[Node, ...]:
             return tuple(make(same, d, host_const(1)) for d in dims if not is_one(d))
         case p.Diagonal(axis=axis, other=other):
             pair = [(node.src[0].shape[axis], node.src[0].shape[other])]
+        case p.BroadcastTo():
+            x, shape = node.src[0], node.shape
+            return tuple(
+                make(same, want, broadcast_dim(have, want))
+                for have, want in zip(x.shape, shape[len(shape) - x.rank :], strict=True)
+                if have is not want and not is_one(have)
+            )
         case p.Reshape():
             pair = [(numel(node.src[0].shape), numel(node.shape))]
         case p.MatMul():

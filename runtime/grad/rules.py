@@ -16,8 +16,8 @@ from opkiln.ops import primitives as p
 from opkiln.ops.dtypes import kind_of
 from opkiln.ops.rules import RULES
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
-from opkiln.runtime.errors import GradientError
-from opkiln.runtime.graph import Node, const_value, host_const, is_one
+from opkiln.runtime.errors import GradientError, ShapeError
+from opkiln.runtime.graph import Node, host_const, is_one
 from opkiln.runtime.trace.promote import BROADCAST, cast_op
 from opkiln.runtime.trace.session import Session, failure
 from opkiln.runtime.trace.tracer import Tracer
@@ -68,7 +68,7 @@ def _summed(session: Session, node: Node, shape: tuple[Node, ...]) -> Node:
         if have is want or is_one(have):
             continue
         one = session.is_one(want)
-        if one is None and const_value(have) is None:
+        if one is None:
             unknown.append(axis)
         elif one:
             broadcast.append(axis)
@@ -275,11 +275,33 @@ def _matmul(op: p.MatMul, g: Any, y: Any, a: Any, b: Any) -> Gradients:
     session: Session = g.session
     g = full(g, y)
 
-    def turned(x: Any) -> Node:
+    def turned(x: Any, axis: int, extent: Node) -> Node:
+        """The transposed matrices, of which one axis takes the name of the extent it equals."""
         rank = x.ndim
-        return session.make(p.Transpose((*range(rank - 2), rank - 1, rank - 2)), x.node)
+        node = session.make(p.Transpose((*range(rank - 2), rank - 1, rank - 2)), x.node)
+        shape = [*node.shape]
+        if shape[axis] is extent:
+            return node
+        shape[axis] = extent
+        return session.make(BROADCAST, node, *shape)
 
+    inner, same = a.node.shape[-1], b.node.shape[-2]
+    _check_inner(session, inner, same)
     return (
-        Tracer(session, session.make(op, g.node, turned(b))),
-        Tracer(session, session.make(op, turned(a), g.node)),
+        Tracer(session, session.make(op, g.node, turned(b, -1, inner))),
+        Tracer(session, session.make(op, turned(a, -2, same), g.node)),
     )
+
+
+def _check_inner(session: Session, a: Node, b: Node) -> None:
+    """That two extents which have to be equal are both 1 or neither joins the trace key.
+
+    The product itself, which refuses others, need not be part of what is computed; broadcasting
+    would let a 1 pass.
+
+    Raises:
+        ShapeError: one of them is 1.
+    """
+    ones = {session.is_one(a), session.is_one(b)} if a is not b else set[bool | None]()
+    if ones == {True, False}:
+        raise failure(ShapeError, "matmul: the inner extents of the operands differ")
