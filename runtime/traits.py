@@ -286,6 +286,9 @@ def _effective(op: CompiledOp) -> tuple[OpDef, int]:
 
 @RULES.register("apply", CompiledOp)
 def _run(op: CompiledOp, inputs: Values) -> Values:
+    known = op.__dict__.get("_function")  # of an op that is one program, whatever its inputs
+    if known is not None:
+        return known(*inputs)  # type: ignore[no-any-return]
     inner, level = _effective(op)
     if isinstance(inner, JITFusionOp):
         _require_equal_arrays(inner, inputs)
@@ -296,7 +299,14 @@ def _run(op: CompiledOp, inputs: Values) -> Values:
             inner, level = inner.op, op.opt_level
     plan = plan_of(inner, level, op.options)
     if plan is None:
-        return _native(inner, inputs, level, op.options)
+        results = _native(inner, inputs, level, op.options)
+        if (
+            inner is op.op
+            and isinstance(inner, SubgraphOp)
+            and not value_inputs(inner, len(inputs))
+        ):
+            op.__dict__["_function"] = op.function
+        return results
     if len(inputs) != len(plan.graph.inputs):
         raise failure(
             ArgumentError,
@@ -307,11 +317,15 @@ def _run(op: CompiledOp, inputs: Values) -> Values:
 
 def _unfusible(op: JITFusionOp, inputs: Values) -> str | None:
     """Why an op cannot be one fused kernel."""
-    try:
-        _require_fusible(op, inputs)
-    except FusionUnsupported as error:
-        return str(error).partition("\n")[0]
-    return None
+    verdicts: dict[Any, str | None] = op.__dict__.setdefault("_verdicts", {})
+    kind = tuple((getattr(v, "dtype", None), np.ndim(v)) for v in inputs)
+    if kind not in verdicts:
+        try:
+            _require_fusible(op, inputs)
+            verdicts[kind] = None
+        except FusionUnsupported as error:
+            verdicts[kind] = str(error).partition("\n")[0]
+    return verdicts[kind]
 
 
 def _require_fusible(op: JITFusionOp, inputs: Values) -> None:
@@ -343,12 +357,14 @@ def _fused(op: JITFusionOp, inputs: Values) -> Values:
     _require_equal_arrays(op, inputs)
     if not fusion_enabled:
         return apply(op.op, inputs)
-    _require_fusible(op, inputs)
+    why = _unfusible(op, inputs)
+    if why is not None:
+        raise failure(FusionUnsupported, why, fix="use CompiledOp of it, which falls back")
     return _native(op, inputs, 2, ())
 
 
 def _require_equal_arrays(op: JITFusionOp, inputs: Values) -> None:
-    if op.strict:
+    if op.strict and len({(getattr(v, "dtype", None), np.shape(v)) for v in inputs}) > 1:
         arrays = [np.asarray(v) for v in inputs if not is_number(v)]
         require_equal_descs(op, [TensorDesc.of(a) for a in arrays])
 

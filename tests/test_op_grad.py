@@ -285,6 +285,11 @@ def test_own_code_composes() -> None:
     found = g.apply(*args, *op.apply(*args), *dys)
     for i in range(2):
         np.testing.assert_allclose(found[i], numeric(op.apply, args, i, dys), rtol=1e-7)
+    masked = ok.SubgraphOp(op.graph, grad_mask=(False, True))
+    g = masked.backward_graph([D.of(a) for a in args], (True, True), (True, True))
+    dx, dy = g.apply(*args, *op.apply(*args), *dys)
+    assert dy is None
+    assert dx.tolist() == dys[1].tolist()
 
 
 def test_missing_rules_are_errors() -> None:

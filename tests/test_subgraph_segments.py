@@ -46,6 +46,7 @@ def build() -> ok.SubgraphOp:
     z = inner.input()
     inner.outputs(inner.apply(own("c"), inner.apply("negative", z)))
     nested = b.apply(ok.CompiledOp(inner.get()), b.apply("sqrt", first))
+    b.apply(own("d"), y)  # could run earlier, and must not
     b.outputs(b.apply("fma3", nested, 2, before), b.apply("+", x, 3), first, x)
     return b.get()
 
@@ -54,19 +55,19 @@ def test_segments_run_in_order_and_give_the_same() -> None:
     op = build()
     CALLS.clear()
     want = op.apply(X, X + 1)
-    assert CALLS == ["a", "b", "c"]
+    assert CALLS == ["a", "b", "c", "d"]
     for level in (2, 0):
         compiled = ok.CompiledOp(op, level)
         CALLS.clear()
         got = compiled.apply(X, X + 1)
-        assert CALLS == ["a", "b", "c"]
+        assert CALLS == ["a", "b", "c", "d"]
         for g, w in zip(got, want, strict=True):
             assert g.dtype == w.dtype
             np.testing.assert_allclose(g, w, rtol=2e-6)
     plan = plan_of(op, 2, ())
     assert plan is not None
     kinds = ["own" if step.op.opaque else "compiled" for step in plan.steps]
-    assert kinds == ["compiled", "own", "own", "compiled", "own", "compiled"]
+    assert kinds == ["compiled", "own", "own", "compiled", "own", "own", "compiled"]
     assert plan.syncs == 0
     pieces = [s.op.op for s in plan.steps if not s.op.opaque]
     assert [[e.op.name for e in piece.graph.exprs] for piece in pieces] == [
