@@ -260,7 +260,7 @@ class _Token:
 
 
 _TOKENS: WeakValueDictionary[Any, _Token] = WeakValueDictionary()
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()  # the user's __eq__ runs under it
 
 
 def _token(obj: Any) -> _Token:

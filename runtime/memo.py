@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
@@ -11,11 +12,15 @@ from opkiln.runtime.locks import ForkLock
 V = TypeVar("V")
 
 
+def _self() -> tuple[int, int]:
+    return os.getpid(), threading.get_ident()
+
+
 class _Making:
     __slots__ = ("done", "owner")
 
     def __init__(self) -> None:
-        self.done, self.owner = threading.Event(), threading.get_ident()
+        self.done, self.owner = threading.Event(), _self()
 
 
 class Memo(Generic[V]):
@@ -44,7 +49,8 @@ class Memo(Generic[V]):
                     self.hits += 1
                     return found  # type: ignore[no-any-return]
                 other = self._making.get(key)
-                if other is None or other.owner == threading.get_ident():
+                # One's own: a recursion. Of another process: that thread is not in this child.
+                if other is None or other.owner == _self() or other.owner[0] != os.getpid():
                     mine = self._making[key] = _Making()
                     self.misses += 1
                     break

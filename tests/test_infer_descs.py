@@ -1,6 +1,10 @@
 """Inference on descriptions: partly known shapes, small values, what is validated, errors."""
 
+import os
 import pickle
+import signal
+import threading
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +16,7 @@ import opkiln as ok
 from opkiln.ops import primitives as p
 from opkiln.runtime import errors, inference, jit, program, traits
 from opkiln.runtime.describe import SMALL_VALUE_NUMEL
+from opkiln.runtime.memo import Memo
 from opkiln.runtime.subgraph import find_op
 
 ADD = p.Elementwise("add")
@@ -317,6 +322,31 @@ def test_inference_by_several_threads_is_made_once() -> None:
     op = ok.GenericPyOp(Counted())
     run_in_threads(lambda i: op.infer([f4(77)]), 8)
     assert len(made) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_does_not_wait_for_the_parents_threads() -> None:
+    memo: Memo[int] = Memo(4)
+    started, go_on = threading.Event(), threading.Event()
+
+    def slow() -> int:
+        started.set()
+        go_on.wait(60)
+        return 1
+
+    thread = threading.Thread(target=lambda: memo.get("key", slow))
+    thread.start()
+    started.wait(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a fork beside threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(memo.get("key", lambda: 2) != 2)
+    go_on.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert memo.get("key", lambda: 3) == 1
 
 
 # ---- JITFusionOp ----
