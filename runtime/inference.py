@@ -124,11 +124,13 @@ def _partial(op: OpDef, descs: Descs, sized: frozenset[int], device: str) -> tup
     if None in pinned:  # the trace holds for one size only
         found = tuple(d.but(shape=(None,) * len(d.shape or ()), value=None) for d in found)
         validated = False
-    results = tuple(
-        found[o.index] if isinstance(o, Out) else TensorDesc.of(o, value=True).but(layout="")
-        for o in traced.out_tree
-    )
+    results = tuple(found[o.index] if isinstance(o, Out) else _constant(o) for o in traced.out_tree)
     return results, validated
+
+
+def _constant(value: Any) -> Any:
+    """The description of a result that depends on no input, None where there is none."""
+    return None if value is None else TensorDesc.of(value, value=True).but(layout="")
 
 
 def _is_literal(array: Any) -> bool:

@@ -557,7 +557,8 @@ def runner(op: OpDef, holes: Sequence[Pattern | None]) -> Callable[..., Values]:
             for hole, given in zip(holes, inputs, strict=True)
         )
         results = tuple(as_array(v) for v in apply_graph(op, args))
-        return tuple(v if isinstance(v, ArrayValue) else Literal.of(v).array for v in results)
+        keep = [v is None or isinstance(v, ArrayValue) for v in results]  # None: no value there
+        return tuple(v if k else Literal.of(v).array for v, k in zip(results, keep, strict=True))
 
     run.__name__ = run.__qualname__ = op.name
     return run

@@ -58,7 +58,8 @@ class Memo(Generic[V]):
         try:
             value = make()
             with self._lock:
-                self._held[key] = value
+                if self._held is not None:  # cleared meanwhile
+                    self._held[key] = value
             return value
         finally:
             with self._lock:

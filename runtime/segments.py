@@ -39,7 +39,7 @@ class Plan:
 
     def run(self, inputs: Values) -> Values:
         """Each step on arrays; a value is dropped after its last use."""
-        env: dict[int, Any] = dict(zip(self.graph.inputs, inputs, strict=True))
+        env: dict[int, Any] = {0: None, **dict(zip(self.graph.inputs, inputs, strict=True))}
         for v, constant in self.graph.constants:
             env[v] = constant.array if isinstance(constant, Literal) else constant
         for step in self.steps:
@@ -84,7 +84,7 @@ class _Flat:
         return self.next
 
     def _inline(self, graph: Subgraph, inputs: tuple[int, ...]) -> tuple[int, ...]:
-        env = dict(zip(graph.inputs, inputs, strict=True))
+        env = {0: 0, **dict(zip(graph.inputs, inputs, strict=True))}
         for v, constant in graph.constants:
             env[v] = self._new()
             self.constants.append((env[v], constant))

@@ -115,6 +115,16 @@ def test_masks_encode_and_decode() -> None:
         encoded.decode("x")
 
 
+def test_outputs_without_a_value() -> None:
+    op = ok.SubgraphOp(Subgraph((1,), (), (Expr(NEG, (1,), (2,)),), (0, 2)))
+    for made in (op, ok.CompiledOp(op)):
+        nothing, y = made.apply(X)
+        assert nothing is None
+        assert y.tolist() == (-X).tolist()
+        found, validated = made.infer([ok.TensorDesc("f4", (3,))])
+        assert (found[0], found[1].shape, validated) == (None, (3,), True)
+
+
 def test_is_single() -> None:
     assert chain(NEG).is_single
     assert not chain(NEG, NEG).is_single
