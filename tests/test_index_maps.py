@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.cuda_host import Host
 from tests.graphs import F8, I8, apply, const, fold, inputs
 from tests.test_view_programs import traced
 
@@ -17,6 +19,7 @@ from opkiln.runtime.graph import Graph, Node, host_const, make
 from opkiln.runtime.infer import graph_input, numel
 from opkiln.runtime.kernel import Load, Lowered, Store
 from opkiln.runtime.lower import lower
+from opkiln.runtime.reference import interpret
 from opkiln.runtime.rewrite import rewrite
 
 ZERO, ONE, TWO = host_const(0), host_const(1), host_const(2)
@@ -250,6 +253,26 @@ def test_out_may_be_the_operand(name: str) -> None:
         target = held[at[0] : at[0] + 4, at[1] : at[1] + 4]
         f(held[:4, :4], out=(target,))
         np.testing.assert_array_equal(target, want)
+
+
+def test_a_device_reads_and_writes_where_the_maps_say(tmp_path: Path) -> None:
+    """By the CUDA text, run on this machine, on layouts with and without views of them."""
+    (x,), i = inputs((F8, 2)), make(p.HostArg(0, "i"))
+    outputs = (
+        differences(x),
+        row(x, i),
+        apply("negative", flat(x)),
+        joined(x, rows(x, host("sub", x.shape[0], ONE), x.shape[0], -1)),
+        fold("sum", make(p.Diagonal(0, 1), x), 0),
+        reshape(fold("sum", x, 0), TWO, host("floordiv", x.shape[1], TWO)),
+    )
+    graph = Graph((x,), outputs)
+    device = Host(lower(rewrite(graph)), tmp_path)
+    a = np.arange(36.0).reshape(6, 6)
+    for given in (a, np.asfortranarray(a), a[::-1], np.repeat(a, 2, 1)[:, ::2]):
+        got, _ = device([given], [-2])
+        for value, want in zip(got, interpret(graph, [given], [-2]), strict=True):
+            np.testing.assert_array_equal(value, want)
 
 
 def test_the_text_of_a_kernel_says_what_is_read() -> None:
