@@ -128,18 +128,69 @@ def test_views_cost_no_kernel(name: str) -> None:
     assert len(found.launches) - kernels == copies
 
 
-def test_a_slice_of_a_broadcast_value_may_stay_in_place() -> None:
-    """One element of x serves all, or each its own: the call decides."""
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_a_slice_of_a_broadcast_value_may_stay_in_place(step: int) -> None:
+    """One element of x serves all, or each its own: the call decides, and none needs a build."""
     x, y = inputs((F8, 1), (F8, 1))
     z = apply("add", rows(x, ONE, shorter(x.shape[0])), y)
     half = host("floordiv", z.shape[0], TWO)
-    f = ok.compile(traced((rows(z, ONE, half, 1),)))
+    f = ok.compile(traced((rows(z, ONE, half, step) if step else z,)))
     for n, m in ((6, 5), (2, 5), (6, 1), (2, 1), (1, 1)):
         a, b = np.arange(float(n)), np.arange(float(m)) * 100
         (got,) = f(a, b)
         whole = a[1:] + b
-        np.testing.assert_array_equal(got, whole[1 : 1 + len(whole) // 2])
+        part = whole[1 : 1 + step * (len(whole) // 2) : step] if step else whole
+        np.testing.assert_array_equal(got[: len(part)], part)
     assert f.info().builds + f.info().disk_hits <= 1
+
+
+def backwards(x: Node, step: int) -> Node:
+    """x[::-step]."""
+    count = host("floordiv", host("add", x.shape[0], host_const(step - 1)), host_const(step))
+    return rows(x, host("sub", x.shape[0], ONE), count, -step)
+
+
+COMPOSED: dict[str, tuple[Callable[[Node], Node], Callable[[Any], Any]]] = {
+    "slice of slice": (
+        lambda x: rows(backwards(x, 2), ONE, host_const(2), 1), lambda a: a[::-2][1:3],
+    ),
+    "backwards twice": (lambda x: backwards(backwards(x, 1), 3), lambda a: a[::-1][::-3]),
+    "diagonal of a slice": (
+        lambda x: make(p.Diagonal(1, 0), rows(x, ONE, x.shape[1])), lambda a: a[1:7].diagonal(),
+    ),
+    "stored backwards": (
+        lambda x: update(x.shape, (x, host("sub", x.shape[0], ONE), -1), disjoint=True),
+        lambda a: a[::-1],
+    ),
+    "reshape of what was computed": (
+        lambda x: flat(fold("max", make(p.ExpandDims((0,)), x), 0)), lambda a: a.reshape(-1),
+    ),
+    "reshape of a slice of what was computed": (
+        lambda x: flat(backwards(apply("negative", x), 2)), lambda a: -a[::-2].reshape(-1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_maps_compose(name: str) -> None:
+    build, expected = COMPOSED[name]
+    (x,) = inputs((F8, 2))
+    f = ok.compile(traced((build(x),)))
+    a = np.arange(42.0).reshape(7, 6)
+    for given in (a, np.asfortranarray(a), a[::-1]):
+        np.testing.assert_array_equal(f(given)[0], expected(given))
+
+
+def test_a_result_is_reshaped_where_it_lies() -> None:
+    x, y = inputs((F8, 2), (F8, 2))
+    z = apply("add", x, y)
+    found = lowered(z, flat(z), inputs=(x, y))
+    assert [launch.view >= 0 for launch in found.launches] == [False, True, False]
+    f = ok.compile(traced((z, flat(z))))
+    for a in (np.ones((3, 4)), np.asfortranarray(np.arange(12.0).reshape(3, 4))):
+        got, again = f(a, a)
+        np.testing.assert_array_equal(got, a + a)
+        np.testing.assert_array_equal(again, (a + a).reshape(-1))
 
 
 def test_a_stencil_is_computed_step_by_step() -> None:

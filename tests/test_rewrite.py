@@ -13,6 +13,7 @@ import pytest
 from opkiln.ops import primitives as p
 from opkiln.ops.dtypes import SUPPORTED, kind_of
 from opkiln.runtime import rewrite as rw
+from opkiln.runtime.errors import ShapeError
 from opkiln.runtime.graph import Graph, Node, const_value, host_const, make
 from opkiln.runtime.infer import graph_input
 from opkiln.runtime.reference import interpret
@@ -412,3 +413,10 @@ def test_a_reshape_moves_to_the_operands_of_what_it_alone_reads() -> None:
     few = ew("add", x, graph_input(1, DTYPES["float32"], 1))  # reshaped, it would be written out
     graph = Graph((x, graph_input(1, DTYPES["float32"], 1)), (reshape(few, *few.shape[::-1]),))
     assert rewrite(graph).outputs == graph.outputs
+
+
+def test_a_reshape_that_fails_is_not_forgotten() -> None:
+    x = graph_input(0, DTYPES["int8"], 1)
+    new = rewrite(Graph((x,), (reshape(reshape(x, two(), two()), *x.shape),)))
+    with pytest.raises(ShapeError, match=r"size 6 into shape \(2,2\)"):
+        interpret(new, [np.zeros(6, "i1")])
