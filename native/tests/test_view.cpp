@@ -1,6 +1,7 @@
 // test_view.cpp: starts and steps of operands, regions that are written, reshaped views and their
 // copies, against a naive evaluator.
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <numeric>
 
@@ -239,6 +240,67 @@ TEST(view_reshapes) {
     CHECK(want == got);
   }
   CHECK(copied > 150 && viewed > 300);
+}
+
+/// out = 3 a[1 + i] + 5 b[i]: operands in the order of the executor's pointers, one call, but
+/// moved.
+TEST(view_moved_operands_are_not_in_place) {
+  for (const bool by_step : {false, true}) {
+    auto plan = make_ref<Plan>();
+    const int a = plan->buffer(BufferKind::kArg, DType::kI32, {}, 1);
+    const int b = plan->buffer(BufferKind::kArg, DType::kI32, {}, 1);
+    const int n = plan->host(HostOp::kExtent, b, -1, 0), one = constant(*plan, 1);
+    const int out = plan->buffer(BufferKind::kOut, DType::kI32, {n});
+    KernelSpec kernel;
+    kernel.extents = {n};
+    kernel.operands = {
+        {a, {{0, one, by_step ? -1 : one}}, false}, {b, {0}, false}, {out, {0}, true}};
+    plan->kernel(kernel);
+    plan->output_buffer(out);
+    plan->finish();
+    add_linear(*plan, 0, DType::kI32);
+    CHECK(!plan->inplace_ok(out, a) && plan->inplace_ok(out, b));
+    std::int32_t x[5] = {1, 2, 3, 4, 5}, y[4] = {10, 20, 30, 40}, z[4];
+    const std::int64_t five[1] = {5}, four[1] = {4}, step[1] = {4};
+    const ArrayView args[2] = {{reinterpret_cast<char*>(x), DType::kI32, 1, five, step},
+                               {reinterpret_cast<char*>(y), DType::kI32, 1, four, step}};
+    auto ex = instantiate(plan, args, nullptr).executor;
+    ex->args()[0] = args[0].data;
+    ex->args()[1] = args[1].data;
+    ex->outs()[0] = reinterpret_cast<char*>(z);
+    ex->run();
+    for (int i = 0; i < 4; ++i) CHECK(z[i] == 3 * x[i + !by_step] + 5 * y[i]);
+  }
+}
+
+/// What a view reads stays where it is until the view is read.
+TEST(view_keeps_its_memory) {
+  auto plan = make_ref<Plan>();
+  const int x = plan->buffer(BufferKind::kArg, DType::kI32, {}, 1);
+  const int n = plan->host(HostOp::kExtent, x, -1, 0);
+  const int first = plan->buffer(BufferKind::kTemp, DType::kI32, {n}, -1, true);
+  const int second = plan->buffer(BufferKind::kTemp, DType::kI32, {n});
+  const int view = plan->view(DType::kI32, {n}, {first, {0}, {n}, -1});
+  const int out = plan->buffer(BufferKind::kOut, DType::kI32, {n});
+  std::vector<int> made;
+  for (const auto& [a, b, to] : {std::array{x, x, first}, {x, x, second}, {view, second, out}}) {
+    KernelSpec spec;
+    spec.extents = {n};
+    spec.operands = {{a, {0}, false}, {b, {0}, false}, {to, {0}, true}};
+    made.push_back(plan->kernel(spec));
+  }
+  plan->output_buffer(out);
+  plan->finish();
+  for (const int k : made) add_linear(*plan, k, DType::kI32);
+  std::int32_t data[3] = {1, -2, 3}, result[3];
+  const std::int64_t three[1] = {3}, step[1] = {4};
+  const ArrayView args[1] = {{reinterpret_cast<char*>(data), DType::kI32, 1, three, step}};
+  auto ex = instantiate(plan, args, nullptr).executor;
+  CHECK(ex->workspace_bytes() == 128);
+  ex->args()[0] = args[0].data;
+  ex->outs()[0] = reinterpret_cast<char*>(result);
+  ex->run();
+  for (int i = 0; i < 3; ++i) CHECK(result[i] == 64 * data[i]);
 }
 
 TEST(view_refuses) {
