@@ -81,7 +81,7 @@ struct KernelSpec {
   double ns_per_element = 1.0;
   bool may_raise = false;
   bool product = false;  // of matrices: the last axes are m, n and k, the operands a, b and out
-  int view = -1;  // the kernel is the copy that this view may need
+  int view = -1;         // the kernel is the copy that this view may need
 };
 
 struct OutputRef {
