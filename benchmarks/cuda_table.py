@@ -186,7 +186,7 @@ def rows(device: Device, n: int, arch: str | None) -> dict[str, Line]:
     for dtype in DTYPES:
         program, names = cuda_cases.table(dtype, n, cast=True)
         (call,) = program.calls
-        cpu, lowered, module = prepared(device, program, arch)
+        ((cpu, lowered, module, _),) = prepared(device, program, arch)
         got, _ = run(device, module, lowered, cuda_cases.leaves(call), ())
         want = cpu(*call)
         for name, value in zip(names, got, strict=True):
@@ -212,8 +212,8 @@ def programs(device: Device, arch: str | None) -> dict[str, Line]:
     made = {name: make() for name, make in cuda_cases.PROGRAMS.items()}
     made["folds"], made["rows"] = cuda_cases.folds(large), cuda_cases.rows(large)
     for name, program in made.items():
-        cpu, lowered, module = prepared(device, program, arch)
-        for call in program.calls:
+        found = prepared(device, program, arch)
+        for cpu, lowered, module, call in [(*rest, c) for *rest, calls in found for c in calls]:
             got, _ = run(device, module, lowered, call, program.weak)
             want = cpu(*call, *program.weak)
             with np.errstate(all="ignore"):
@@ -226,17 +226,19 @@ def programs(device: Device, arch: str | None) -> dict[str, Line]:
     return lines
 
 
-def prepared(device: Device, program: Any, arch: str | None) -> Any:
-    """The function compiled for the CPU, its kernels, and their code on the GPU."""
+def prepared(device: Device, program: Any, arch: str | None) -> list[Any]:
+    """The function compiled for the CPU, kernels, their code on the GPU, and calls of them."""
     from tests import cuda_cases
 
     from opkiln.runtime.emit_cuda import emit
     from opkiln.runtime.jit import nvrtc
 
-    cpu, lowered = cuda_cases.lowered(program)
-    jobs = cuda_cases.jobs(lowered)
-    code = nvrtc.cubin(emit(jobs), [job.symbol for job in jobs], name="table", arch=arch)
-    return cpu, lowered, device.load(code.library)
+    made: list[Any] = []
+    for cpu, lowered, calls in cuda_cases.lowered(program):
+        jobs = cuda_cases.jobs(lowered)
+        code = nvrtc.cubin(emit(jobs), [job.symbol for job in jobs], name="table", arch=arch)
+        made.append((cpu, lowered, device.load(code.library), calls))
+    return made
 
 
 def markdown(title: str, lines: dict[str, Line], folds: dict[str, Line], n: int) -> str:

@@ -55,10 +55,17 @@ def leaves(call: tuple[Any, ...]) -> list[np.ndarray[Any, Any]]:
     return [first, *rest]
 
 
-def lowered(program: Program) -> tuple[Any, Lowered]:
-    """The program compiled for the CPU, and its kernels."""
+def lowered(program: Program) -> list[tuple[Any, Lowered, list[tuple[Any, ...]]]]:
+    """The program compiled for the CPU, and kernels with the calls that they serve.
+
+    Calls in which other sizes are equal have other kernels.
+    """
     compiled = ok.compile(program.fn)
-    return compiled, compiled.lower(*program.calls[0], *program.weak).lowered
+    found: dict[str, tuple[Any, Lowered, list[tuple[Any, ...]]]] = {}
+    for call in program.calls:
+        made = compiled.lower(*call, *program.weak).lowered
+        found.setdefault(str(made), (compiled, made, []))[2].append(call)
+    return list(found.values())
 
 
 def _folds(x, y, i, b):
