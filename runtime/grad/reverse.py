@@ -24,9 +24,10 @@ from opkiln.runtime.errors import GradientError
 from opkiln.runtime.grad import rules
 from opkiln.runtime.grad.custom import CustomOutput, custom_of
 from opkiln.runtime.graph import Node, topological
-from opkiln.runtime.trace.promote import BROADCAST
-from opkiln.runtime.trace.session import Session, failure
+from opkiln.runtime.trace.promote import BROADCAST, session_of
+from opkiln.runtime.trace.session import ArrayValue, Session, failure
 from opkiln.runtime.trace.tracer import Tracer
+from opkiln.runtime.tree import mapped
 
 _ADD = p.Elementwise("add")
 _numbers = itertools.count()
@@ -43,6 +44,27 @@ def variable(session: Session, node: Node) -> Node:
     """A node that stands for `node`, on which nothing depends yet."""
     session.transient = True
     return session.make(Variable(next(_numbers)), node)
+
+
+@record
+class Stopped(p.Transient):
+    """A value that counts as a constant."""
+
+
+def stop_gradient(tree: Any, /) -> Any:
+    """The values as they are, as constants of every gradient; also a tree of values.
+
+    Their gradient is 0, not an error. On arrays, which no trace knows, it does nothing.
+    """
+
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, ArrayValue):
+            return value
+        session = session_of([value])
+        session.transient = True
+        return Tracer(session, session.make(Stopped(), value.node), owned=False)
+
+    return mapped(tree, leaf)
 
 
 class Reverse:
@@ -70,6 +92,8 @@ class Reverse:
         """
         order = topological(node for node, _ in seeds)
         for node in order:
+            if isinstance(node.op, Stopped):
+                continue
             if node in self.wrt or any(source in self.active for source in node.src):
                 self.active.add(node)
         for node, cotangent in seeds:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from opkiln._names import *  # noqa: F403
     from opkiln.runtime.autograd import torch_function
     from opkiln.runtime.differentiate import grad, value_and_grad, vjp
-    from opkiln.runtime.grad import custom_gradient
+    from opkiln.runtime.grad import custom_gradient, stop_gradient
 
 __all__ = [  # noqa: F405
     "Compiled",
@@ -30,6 +30,7 @@ __all__ = [  # noqa: F405
     "grad",
     "ops",
     "runtime_info",
+    "stop_gradient",
     "torch_function",
     "value_and_grad",
     "vjp",
@@ -47,7 +48,7 @@ _PLANNED = frozenset({
 })  # fmt: skip
 # Loaded apart from the others, for those who take no gradients.
 _APART: dict[str, str] = {
-    "custom_gradient": "opkiln.runtime.grad",
+    **dict.fromkeys(["custom_gradient", "stop_gradient"], "opkiln.runtime.grad"),
     "torch_function": "opkiln.runtime.autograd",
     **dict.fromkeys(["grad", "value_and_grad", "vjp"], "opkiln.runtime.differentiate"),
 }
