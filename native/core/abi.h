@@ -23,7 +23,7 @@ struct KernelArgs {
 static_assert(sizeof(KernelArgs) == 64 && offsetof(KernelArgs, scratch) == 56);
 
 /// Runs rows [row_begin, row_end) and returns fault bits. That of a reduction says without
-/// arguments how much scratch it asks for.
+/// arguments how much scratch it asks for, of so many columns as `row_begin`.
 using KernelFn = std::uint64_t (*)(const KernelArgs*, std::int64_t row_begin, std::int64_t row_end);
 
 enum FaultBits : std::uint64_t {

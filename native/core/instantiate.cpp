@@ -306,7 +306,10 @@ const Variant* Instantiation::substitute(int kernel, const NestLayout& nest) con
   const Variant* variant = nest.cols <= 1 ? plan_.any_variant(kernel, false) : nullptr;
   if (variant == nullptr && !nest.elementwise && nest.rows == 1 && nest.one_panel())
     variant = plan_.any_variant(kernel, true);
-  return variant;
+  // A panel of a long row, held of it: far more memory than the row.
+  const bool holds =
+      variant != nullptr && variant->column_class.find('H') != std::string::npos;
+  return holds ? nullptr : variant;
 }
 
 bool Instantiation::pick_variants(std::vector<Missing>* missing) {
@@ -329,7 +332,7 @@ bool Instantiation::pick_variants(std::vector<Missing>* missing) {
     }
     fns_.back() = variant->fn;
     if (!nests_[k].elementwise)
-      nests_[k].scratch = static_cast<std::int64_t>(variant->fn(nullptr, 0, 0));
+      nests_[k].scratch = static_cast<std::int64_t>(variant->fn(nullptr, nests_[k].cols, 0));
   }
   return missing->empty();
 }

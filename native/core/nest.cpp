@@ -163,6 +163,11 @@ void take_tiles(const std::vector<NestOperand>& operands, NestLayout* nest) {
   }
 }
 
+/// Whether it is what a kernel keeps of one row for a later loop: all rows write it.
+bool is_scratch(std::int64_t row_stride, const NestOperand& op) {
+  return op.write && row_stride == 0;
+}
+
 enum class Across { kNo, kClose, kShort };
 
 /// Whether the kernel's vectors go across rows: where rows lie closer together than columns
@@ -171,19 +176,23 @@ Across across_rows(const NestLayout& nest, const std::vector<NestOperand>& opera
   if (nest.elementwise || !nest.launch || nest.rows < 2) return Across::kNo;
   if (!nest.one_panel()) return Across::kNo;
   int closer = 0;
+  bool held = false;
   for (std::size_t j = 0; j < operands.size(); ++j) {
     const std::int64_t row = magnitude(nest.row_strides[j]), col = magnitude(nest.col_strides[j]);
-    if (operands[j].write && row == 0) return Across::kNo;  // scratch serves one row at a time
+    held = held || is_scratch(row, operands[j]);
     if (row != 0 && col != 0) closer += (row < col) - (col < row);
   }
-  if (closer > 0) return Across::kClose;
+  // What a panel of long rows keeps for a later loop would not stay in the caches.
+  if (closer > 0) return held ? Across::kNo : Across::kClose;
   return nest.cols < kShortRow && nest.rows >= kManyRows ? Across::kShort : Across::kNo;
 }
 
 std::string row_letters(const NestLayout& nest, const std::vector<NestOperand>& operands) {
   std::string letters = "r";
   for (std::size_t j = 0; j < operands.size(); ++j)
-    letters += column_letter(nest.row_strides[j], operands[j].dtype, operands[j].write);
+    letters += is_scratch(nest.row_strides[j], operands[j])
+                   ? 'H'
+                   : column_letter(nest.row_strides[j], operands[j].dtype, operands[j].write);
   return letters;
 }
 

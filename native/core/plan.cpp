@@ -252,7 +252,7 @@ void Plan::add_variant(int kernel, std::string_view column_class, void* address,
   const bool by_rows = !column_class.empty() && column_class[0] == 'r';
   const std::string_view letters = column_class.substr(by_rows ? 1 : 0);
   if (letters.size() != kernels_[k].operands.size() ||
-      letters.find_first_not_of("CZG") != std::string_view::npos)
+      letters.find_first_not_of(by_rows ? "CZGH" : "CZG") != std::string_view::npos)
     throw PlanError("add_variant: class '" + std::string(column_class) +
                     "' does not fit the operands");
   if (address == nullptr) throw PlanError("add_variant: null address");

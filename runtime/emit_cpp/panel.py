@@ -36,6 +36,11 @@ class PanelPrinter(Printer):
         room = PANEL_BYTES // (self.lanes * widest * max(*ordered, 1))
         self.width = max(1 << room.bit_length() - 1, SHORT_VECTORS)
         self.row_suffix = f"[{self.width}]"
+        # Scratch is a panel too: dense along its rows, whatever the runtime says of one row's.
+        operands = self.kernel.operands
+        held = {operands[o].buffer for o, c in enumerate(self.classes) if c == "H"}
+        self.held = [o for o, operand in enumerate(operands) if operand.buffer in held]
+        self.classes = "".join("C" if o in self.held else c for o, c in enumerate(self.classes))
 
     def fold_type(self, fold: k.Accumulate) -> str:
         """The accumulators of a panel."""
@@ -197,9 +202,11 @@ class PanelPrinter(Printer):
         """Panels of rows, and in each the sections in order."""
         count = len(self.kernel.operands)
         lines = self.entry_head()
+        span = f"(n < {ACCUMULATORS} ? {SHORT_VECTORS} : {self.width}) * OK_N"
         lines += [
             "  const i64 *const rs = a->row;",
-            f"  const i64 span = (n < {ACCUMULATORS} ? {SHORT_VECTORS} : {self.width}) * OK_N;",
+            f"  const i64 span = {span};",
+            *(f"  {line}" for line in self.holding()),
             "  for (i64 r = row_begin; r < row_end; r += span) {",
             "    const i64 live = row_end - r < span ? row_end - r : span;",
             "    st.w = (live + OK_N - 1) / OK_N;",
@@ -215,6 +222,46 @@ class PanelPrinter(Printer):
             else:  # values of a call are the same for every row: per panel they cost nothing
                 lines += [f"    {line}" for line in self.rowwise(section)]
         return [*lines, "  }", *self.entry_tail()]
+
+    def more_scratch(self) -> str:
+        """Room for the panels that are held: as many rows as a panel may have."""
+        return f" + row_begin * {self.width} * OK_N * {self.bytes_held()}" if self.held else ""
+
+    def bytes_held(self) -> int:
+        """Of one row and column."""
+        operands = self.kernel.operands
+        return sum(operands[o].dtype.itemsize for o in self.held if operands[o].write)
+
+    def holding(self) -> list[str]:
+        """The arguments, with panels of scratch in place of the runtime's rows."""
+        if not self.held:
+            return []
+        operands = self.kernel.operands
+        count = len(operands)
+        lines = [
+            f"char *ptr[{count}];",
+            f"i64 col[{count}], far[{count}];",
+            f"for (int i = 0; i < {count}; ++i) "
+            "ptr[i] = a->ptr[i], col[i] = a->col[i], far[i] = a->far[i];",
+        ]
+        at = f"a->scratch + ok_place<{self.name}_state>::scratch"
+        begins: dict[int, str] = {}
+        before = 0
+        for o in self.held:
+            operand = operands[o]
+            size = operand.dtype.itemsize
+            if operand.buffer not in begins:
+                begins[operand.buffer] = f"{at} + n * span * {before}"
+                before += size
+            lines.append(
+                f"ptr[{o}] = {begins[operand.buffer]}, col[{o}] = span * {size}, "
+                f"far[{o}] = a->run * col[{o}];"
+            )
+        return [
+            *lines,
+            "const ok_args own = {ptr, a->row, col, a->scalar, a->cols, a->run, far, a->scratch};",
+            "a = &own;",
+        ]
 
     def rowwise(self, section: k.Section) -> list[str]:
         """A row section for all vectors of the panel."""

@@ -20,7 +20,7 @@ class Job:
 
     One letter per operand: C contiguous, Z zero stride, G general. They speak of the columns; after
     a leading "r" they speak of the rows, and the kernel reduces a panel of neighbouring rows at a
-    time. Elementwise kernels have C alone, and tell the zero stride by themselves.
+    time; H is scratch, which then holds such a panel. Elementwise kernels have C alone, and tell the zero stride by themselves.
     """
 
     symbol: str
@@ -229,7 +229,7 @@ class Printer(ABC):
         ]
         if self.kernel.reduced:
             lines += [
-                f"  if (!a) return ok_place<{state}>::scratch;",
+                f"  if (!a) return ok_place<{state}>::scratch{self.more_scratch()};",
                 f"  ok_place<{state}> place;",
                 f"  {state} &st = place.at(a->scratch);",
             ]
@@ -243,6 +243,10 @@ class Printer(ABC):
         if self.kernel.folded is not None:
             lines.append(f"  const i64 folded = *(const i64 *)(a->scalar + {self.kernel.folded});")
         return [*lines, *(["  st.fault = ok_fault_t{};"] if self.faulting else [])]
+
+    def more_scratch(self) -> str:
+        """What is added to the scratch that the state takes; `row_begin` is the columns."""
+        return ""
 
     def entry_tail(self) -> list[str]:
         """Return of the fault bits."""
