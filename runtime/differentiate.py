@@ -90,52 +90,85 @@ def value_and_grad(
 _PAIR = "__opkiln_vjp__"  # what a function holds for `vjp`: itself, its forms for two programs
 
 
-def vjp(fn: Callable[..., Any], /, *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+def vjp(
+    fn: Callable[..., Any], /, *primals: Any, argnums: int | Sequence[int] | None = None
+) -> tuple[Any, Callable[[Any], Any]]:
     """The result of `fn(*primals)`, and a function from a cotangent of it to those of the primals.
 
     The cotangent has the tree of the result, with arrays that broadcast to its arrays, or None for
     none; it is not read where the result is no float. The function may be called often: it holds
-    the primals and the result, which it uses in place of computing it again.
+    the primals and the result, which it uses in place of computing it again. It is a
+    `functools.partial` of a compiled function.
+
+    Args:
+        fn: a plain or compiled function.
+        primals: its arguments.
+        argnums: of which of them to give cotangents, as of `grad`; None means of all, in a tuple.
 
     Raises:
-        GradientError: as `grad`.
+        ArgumentError, GradientError: as `grad`.
     """
+    numbers = None if argnums is None else _numbers(argnums)
     if any(isinstance(leaf, (ArrayValue, HostValue)) for leaf in leaves(primals)):
         session = session_of(leaves(primals))
-        args, wrt = _variables(session, fn, primals, range(len(primals)))
+        args, wrt = _variables(session, fn, primals, _every(numbers, primals))
         value = fn(*args)
-        return value, lambda cotangent: _pulled(session, value, cotangent, args, wrt)
-    forward, backward = _pair(fn)
+        return value, lambda cotangent: _picked(
+            numbers, args, _pulled(session, value, cotangent, wrt)
+        )
+    forward, backward = _pair(fn, numbers)
     value = forward(*primals)
     return value, functools.partial(backward, primals, value)
 
 
-def _pair(fn: Any) -> tuple[Any, Any]:
+def _pair(fn: Any, numbers: int | tuple[int, ...] | None) -> tuple[Any, Any]:
     """The compiled function and its compiled pullback: those of a function live as long as it."""
     held = vars(fn) if isinstance(fn, (FunctionType, native.Compiled)) else {}
-    owner, *pair = held.get(_PAIR, (None,))
+    owner, forward, backwards = held.get(_PAIR, (None, None, {}))
     if owner is not fn:  # functools.wraps copies what a function holds
-        forward = fn if isinstance(fn, native.Compiled) else compile(fn)
-        pair = [forward, _compiled("vjp", fn, functools.partial(_pull, fn), {})]
-        held[_PAIR] = fn, *pair
-    return pair[0], pair[1]
+        forward, backwards = fn if isinstance(fn, native.Compiled) else compile(fn), {}
+        held[_PAIR] = fn, forward, backwards
+    if numbers not in backwards:
+        pull = functools.partial(_pull, fn, numbers)
+        backwards[numbers] = _compiled("vjp", fn, pull, {})
+    return forward, backwards[numbers]
 
 
-def _pull(fn: Any, primals: tuple[Any, ...], value: Any, cotangent: Any) -> Any:
+def _pull(
+    fn: Any, numbers: int | tuple[int, ...] | None, primals: tuple[Any, ...], value: Any,
+    cotangent: Any,
+) -> Any:  # fmt: skip
     """The pullback, traced: with the function's result at hand, which is not computed again."""
-    return pulled_back(fn, primals, {}, value, cotangent, None)
+    session = session_of(leaves((primals, value, cotangent)))
+    given, wrt = _variables(session, fn, primals, _every(numbers, primals))
+    found = _pulled_back(session, fn, given, {}, value, cotangent, wrt)
+    return _picked(numbers, given, found)
+
+
+def _every(
+    numbers: int | tuple[int, ...] | None, primals: Sequence[Any]
+) -> int | tuple[int, ...] | range:
+    return range(len(primals)) if numbers is None else numbers
 
 
 def pulled_back(
     fn: Any, primals: Sequence[Any], kwargs: dict[str, Any], value: Any, cotangent: Any,
-    need: Sequence[bool] | None,
-) -> Any:  # fmt: skip
-    """Traced cotangents of the primals, or of those leaves of them that `need` says.
+    need: Sequence[bool],
+) -> tuple[Any, ...]:  # fmt: skip
+    """Traced cotangents of those leaves of the primals that `need` says.
 
     `value` is the result of the function, from an earlier call.
     """
     session = session_of(leaves((primals, value, cotangent)))
-    given, wrt = _chosen(session, fn, primals, need)
+    given, wrt = _chosen(session, primals, need)
+    return tuple(_pulled_back(session, fn, given, kwargs, value, cotangent, wrt))
+
+
+def _pulled_back(
+    session: Session, fn: Any, given: Sequence[Any], kwargs: dict[str, Any], value: Any,
+    cotangent: Any, wrt: Variables,
+) -> list[Any]:  # fmt: skip
+    """The cotangent of each variable."""
     own = fn(*given, **kwargs)
     seeds: list[tuple[Node, Node]] = []
     _match(session, own, cotangent, "the cotangent", seeds)
@@ -146,16 +179,13 @@ def pulled_back(
         if isinstance(a, ArrayValue) and isinstance(b, ArrayValue)
     }
     new = session.substitute([g.node for g in gradients], known)
-    found = [Tracer(session, new[g.node]) for g in gradients]
-    return tuple(found) if need is not None else tuple(_filled(arg, found) for arg in given)
+    return [Tracer(session, new[g.node]) for g in gradients]
 
 
 def _chosen(
-    session: Session, fn: Any, primals: Sequence[Any], need: Sequence[bool] | None
+    session: Session, primals: Sequence[Any], need: Sequence[bool]
 ) -> tuple[list[Any], Variables]:
-    """The primals with variables in place of all leaves, or of some."""
-    if need is None:
-        return _variables(session, fn, primals, range(len(primals)))
+    """The primals with variables in place of some leaves."""
     wrt, wanted = Variables(), iter(need)
 
     def leaf(value: Any) -> Any:
@@ -223,12 +253,12 @@ Variables = dict[Node, str]
 
 
 def _variables(
-    session: Session, fn: Any, args: Sequence[Any], numbers: Sequence[int]
+    session: Session, fn: Any, args: Sequence[Any], numbers: int | Sequence[int]
 ) -> tuple[list[Any], Variables]:
     """The arguments with variables in place of the leaves of some, and the variables' names."""
     names, wrt = _names(fn, len(args)), Variables()
     found = list(args)
-    for number in numbers:
+    for number in (numbers,) if isinstance(numbers, int) else numbers:
         if not -len(args) <= number < len(args):
             raise failure(
                 GradientError,
@@ -284,8 +314,7 @@ def _value_and_grad(
 ) -> tuple[Any, Any]:  # fmt: skip
     """The function's result and its gradient, both traced."""
     session = _session(fn, (args, kwargs))
-    wanted = numbers if isinstance(numbers, tuple) else (numbers,)
-    new, wrt = _variables(session, fn, args, wanted)
+    new, wrt = _variables(session, fn, args, numbers)
     result = fn(*new, **kwargs)
     value = result
     if has_aux:
@@ -297,8 +326,16 @@ def _value_and_grad(
     node = _scalar(session, fn, value)
     one = constant(session, 1.0, node.dtype)
     gradients = _gradients(session, [(node, one)], wrt)
-    trees = tuple(_filled(new[n % len(new)], gradients) for n in wanted)
-    return result, trees if isinstance(numbers, tuple) else trees[0]
+    return result, _picked(numbers, new, gradients)
+
+
+def _picked(
+    numbers: int | tuple[int, ...] | None, args: Sequence[Any], gradients: list[Any]
+) -> Any:
+    """The gradients of the variables as trees of the arguments that they belong to."""
+    if isinstance(numbers, int):
+        return _filled(args[numbers], gradients)
+    return tuple(_filled(args[n], gradients) for n in _every(numbers, args))
 
 
 def _session(fn: Any, args: Any) -> Session:
@@ -359,14 +396,11 @@ def _filled(tree: Any, gradients: list[Any]) -> Any:
     return mapped(tree, lambda _: gradients.pop(0))
 
 
-def _pulled(
-    session: Session, value: Any, cotangent: Any, args: Sequence[Any], wrt: Variables
-) -> tuple[Any, ...]:
-    """The cotangents of the arguments, from that of the value."""
+def _pulled(session: Session, value: Any, cotangent: Any, wrt: Variables) -> list[Any]:
+    """The cotangents of the variables, from that of the value."""
     seeds: list[tuple[Node, Node]] = []
     _match(session, value, cotangent, "the cotangent", seeds)
-    gradients = _gradients(session, seeds, wrt)
-    return tuple(_filled(arg, gradients) for arg in args)
+    return _gradients(session, seeds, wrt)
 
 
 def _match(
