@@ -18,7 +18,7 @@ from opkiln.ops import primitives as p
 from opkiln.ops.dtypes import kind_of
 from opkiln.runtime.compile import callable_of, compile
 from opkiln.runtime.errors import ArgumentError, GradientError
-from opkiln.runtime.grad import Reverse, leaves, variable
+from opkiln.runtime.grad import Reverse, leaves, same_values, variable
 from opkiln.runtime.graph import Node
 from opkiln.runtime.options import checked
 from opkiln.runtime.trace import check_traceable
@@ -174,9 +174,10 @@ def _pulled_back(
     _match(session, own, cotangent, "the cotangent", seeds)
     gradients = _gradients(session, seeds, wrt)
     known = {
-        a.node: b.node
+        node: b.node
         for a, b in zip(leaves(own), leaves(value), strict=True)
         if isinstance(a, ArrayValue) and isinstance(b, ArrayValue)
+        for node in same_values(a.node)
     }
     new = session.substitute([g.node for g in gradients], known)
     return [Tracer(session, new[g.node]) for g in gradients]

@@ -16,7 +16,7 @@ from opkiln.ops import primitives as p
 from opkiln.ops.dtypes import kind_of
 from opkiln.ops.record import record
 from opkiln.runtime.errors import TraceError
-from opkiln.runtime.grad.reverse import Reverse, variable
+from opkiln.runtime.grad.reverse import Reverse, same_values, variable
 from opkiln.runtime.graph import Graph, Node, const_value, substituted, topological
 from opkiln.runtime.infer import graph_input
 from opkiln.runtime.rewrite import rewrite
@@ -145,8 +145,10 @@ def _at_hand(
             if const_value(own) is None:
                 known.setdefault(own, extent)
     for j, node in enumerate(outputs):
-        if node not in given and not isinstance(node.op, p.Constant):
-            known.setdefault(node, graph_input(len(given) + j, node.dtype, node.rank))
+        result = graph_input(len(given) + j, node.dtype, node.rank)
+        for own in same_values(node):
+            if own not in given and not isinstance(own.op, p.Constant):
+                known.setdefault(own, result)
     return known
 
 

@@ -11,7 +11,7 @@ stays one number until it meets an array.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,14 @@ def variable(session: Session, node: Node) -> Node:
 @record
 class Stopped(p.Transient):
     """A value that counts as a constant."""
+
+
+def same_values(node: Node) -> Iterator[Node]:
+    """The node, and those that it is a mark of: what a rule computes has them, not the mark."""
+    yield node
+    while isinstance(node.op, (CustomOutput, Stopped)):
+        node = node.src[0]
+        yield node
 
 
 def stop_gradient(tree: Any, /) -> Any:
