@@ -121,7 +121,7 @@ def steps(rounds: int) -> list[tuple[str, float, float, str]]:
             ways.append(Way("JAX", "jitted(s, x, t, 0.1, 0.001)", {**ready, "jitted": by_jax()}))
         want = leaves(by_hand(names["s"], x, targets, 0.1, 0.001))
         for way in ways[1:]:
-            got = leaves(eval(way.statement, dict(way.names)))  # noqa: S307
+            got = leaves(eval(way.statement, dict(way.names)))
             for a, b in zip(got, want, strict=True):
                 np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-6)
         found = in_turns(ways, rounds, SECONDS)

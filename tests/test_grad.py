@@ -345,6 +345,26 @@ def test_vjp_uses_the_result_in_place_of_computing_it_again() -> None:
     assert "exp" not in graph and graph.count("multiply") == 1
 
 
+def test_vjp_by_some_arguments() -> None:
+    """In the order asked for, also in a trace; nothing is computed for the others."""
+
+    def f(w: Any, x: Any, n: Any) -> Any:
+        return (w["a"] @ x) * n, n
+
+    w, x, n = {"a": np.eye(2) + 1}, np.array([[3.0], [5.0]]), np.arange(2)[:, None]
+    g = np.ones((2, 1)), None
+    whole = {"a": n * g[0] @ x.T}, w["a"].T @ (n * g[0])
+    for numbers, want in ((0, whole[0]), (-2, whole[1]), ((1, 0), whole[::-1]), ((1,), whole[1:])):
+        _, pull = ok.vjp(f, w, x, n, argnums=numbers)
+        back: Any = lambda w, x, n, k=numbers: ok.vjp(f, w, x, n, argnums=k)[1](g)  # noqa: E731
+        for found in (pull(g), ok.compile(back, static="k")(w, x, n, k=numbers)):
+            assert str(found) == str(want), numbers
+    pull = ok.vjp(f, w, x, n, argnums=1)[1]
+    assert sum(k.product for k in pull.func.lower(*pull.args, g).kernels) == 1
+    with pytest.raises(errors.ArgumentError, match="argnums"):
+        ok.vjp(f, w, x, n, argnums=0.5)
+
+
 def test_vjp_inside_a_trace() -> None:
     @ok.compile
     def f(x: Any) -> Any:

@@ -194,6 +194,29 @@ def test_scratch_beyond_its_limit_is_dropped_but_not_of_the_call_that_takes_it()
         native.set_limits(workspace_bytes=old)
 
 
+def kept(x: Array) -> tuple[Array, Array]:
+    """Dear values of two widths, which the kernel keeps for a later loop."""
+    e = np.exp(x - x.max(axis=(1, 2), keepdims=True))
+    wide = np.log(x.astype("f8") * x.astype("f8") + 1)
+    return e / e.sum(axis=(1, 2), keepdims=True), wide - wide.mean(axis=(1, 2), keepdims=True)
+
+
+def test_many_short_rows_keep_values_in_panels() -> None:
+    """As many rows as fill panels and a part of one; alone, a row has the same bits."""
+    f = ok.compile(kept)
+    for shape in ((64, 1, 23), (200, 3, 5), (130, 2, 1)):
+        x = values(shape, "f4") / 300
+        found = f(x)
+        for got, want in zip(found, kept(x.astype("f8")), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+        for row in (0, 63, 64, shape[0] - 1):
+            alone = f(x[row : row + 1]) if row < shape[0] else ()
+            for got, one in zip(found, alone, strict=False):
+                assert got[row].tobytes() == one.tobytes(), (shape, row)
+        turned = f(np.asfortranarray(x))
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(found, turned, strict=True)), shape
+
+
 def rows_softmax(x):
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)

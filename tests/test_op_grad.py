@@ -319,3 +319,15 @@ def test_missing_rules_are_errors() -> None:
         MUL.backward_graph([D("f4"), VEC], (True, True), (True,))
     with pytest.raises(errors.ArgumentError, match="mask of 2 inputs, got 1"):
         MUL.backward_graph([VEC, VEC], (True,), (True,))
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
+def test_comparisons_with_a_constant_hold_no_array(name: str) -> None:
+    """NumPy makes an array of a number on the left of `<`: no rule may write it so."""
+    x = np.array([-1.0, 0.5, 3.0])
+    row = getattr(np, name)
+    for fn in (lambda v: row(v, np.float64(1)).sum(), lambda v: row(np.float64(1), v).sum()):
+        slope = ok.grad(fn)
+        assert slope(x).tolist() in ([0, 0, 1], [1, 1, 0])
+        operands = [o.write for k in slope.lower(x).kernels for o in k.operands]
+        assert operands == [False, True]

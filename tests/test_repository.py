@@ -96,15 +96,3 @@ def test_benchmark_is_documented_and_starts(name: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_example_runs() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "digits.py")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "597 unseen digits" in done.stdout

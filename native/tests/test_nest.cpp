@@ -482,7 +482,8 @@ TEST(nest_many_kernels_share_the_workspace) {
 
 TEST(nest_row_classes) {
   // x[kept, reduced] -> r, full
-  const auto ask = [](std::int64_t rows, std::int64_t cols, std::uint32_t mask, bool with_full) {
+  const auto ask = [](std::int64_t rows, std::int64_t cols, std::uint32_t mask, bool with_full,
+                      bool with_scratch = false) {
     auto plan = make_ref<Plan>();
     const int x = plan->buffer(BufferKind::kArg, DType::kF32, {}, 2);
     const int e[2] = {plan->host(HostOp::kExtent, x, -1, 0), plan->host(HostOp::kExtent, x, -1, 1)};
@@ -495,6 +496,11 @@ TEST(nest_row_classes) {
     if (with_full) {
       const int full = plan->buffer(BufferKind::kOut, DType::kF32, {e[0], e[1]});
       kernel.operands.push_back({full, {0, 1}, true});
+    }
+    if (with_scratch) {  // a value per column, kept and read back
+      const int scratch = plan->buffer(BufferKind::kTemp, DType::kF32, {e[1 - keep]});
+      kernel.operands.push_back({scratch, {1 - keep}, true});
+      kernel.operands.push_back({scratch, {1 - keep}, false});
     }
     plan->kernel(kernel);
     plan->output_buffer(out);
@@ -521,6 +527,9 @@ TEST(nest_row_classes) {
   CHECK(ask(64, 24, 2, false) == "CG");
   CHECK(ask(5, 1, 1, false) == "CG");  // one result: a plain sum of a vector
   CHECK(ask(1, 7, 1, false) == "CG");  // nothing to add
+  CHECK(ask(64, 23, 2, false, true) == "rGCHZ CGCC");  // short rows: a panel of scratch
+  CHECK(ask(63, 23, 2, false, true) == "CGCC");
+  CHECK(ask(64, 23, 1, false, true) == "GGCC");  // of long rows it would not fit the caches
 }
 
 TEST(nest_bad_arguments) {

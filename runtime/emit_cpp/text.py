@@ -20,7 +20,8 @@ class Job:
 
     One letter per operand: C contiguous, Z zero stride, G general. They speak of the columns; after
     a leading "r" they speak of the rows, and the kernel reduces a panel of neighbouring rows at a
-    time; H is scratch, which then holds such a panel. Elementwise kernels have C alone, and tell the zero stride by themselves.
+    time; H is scratch, which then holds such a panel. Elementwise kernels have C alone, and tell
+    the zero stride by themselves.
     """
 
     symbol: str
