@@ -124,9 +124,10 @@ def vjp(
 def _pair(fn: Any, numbers: int | tuple[int, ...] | None) -> tuple[Any, Any]:
     """The compiled function and its compiled pullback: those of a function live as long as it."""
     held = vars(fn) if isinstance(fn, (FunctionType, native.Compiled)) else {}
-    owner, forward, backwards = held.get(_PAIR, (None, None, {}))
+    made: dict[Any, Any] = {}
+    owner, forward, backwards = held.get(_PAIR, (None, None, made))
     if owner is not fn:  # functools.wraps copies what a function holds
-        forward, backwards = fn if isinstance(fn, native.Compiled) else compile(fn), {}
+        forward, backwards = fn if isinstance(fn, native.Compiled) else compile(fn), made
         held[_PAIR] = fn, forward, backwards
     if numbers not in backwards:
         pull = functools.partial(_pull, fn, numbers)
@@ -145,10 +146,11 @@ def _pull(
     return _picked(numbers, given, found)
 
 
-def _every(
-    numbers: int | tuple[int, ...] | None, primals: Sequence[Any]
-) -> int | tuple[int, ...] | range:
-    return range(len(primals)) if numbers is None else numbers
+def _every(numbers: int | tuple[int, ...] | None, args: Sequence[Any]) -> Sequence[int]:
+    """The numbers of the arguments that are meant: one, several or all."""
+    if numbers is None:
+        return range(len(args))
+    return (numbers,) if isinstance(numbers, int) else numbers
 
 
 def pulled_back(
@@ -254,12 +256,12 @@ Variables = dict[Node, str]
 
 
 def _variables(
-    session: Session, fn: Any, args: Sequence[Any], numbers: int | Sequence[int]
+    session: Session, fn: Any, args: Sequence[Any], numbers: Sequence[int]
 ) -> tuple[list[Any], Variables]:
     """The arguments with variables in place of the leaves of some, and the variables' names."""
     names, wrt = _names(fn, len(args)), Variables()
     found = list(args)
-    for number in (numbers,) if isinstance(numbers, int) else numbers:
+    for number in numbers:
         if not -len(args) <= number < len(args):
             raise failure(
                 GradientError,
@@ -315,7 +317,7 @@ def _value_and_grad(
 ) -> tuple[Any, Any]:  # fmt: skip
     """The function's result and its gradient, both traced."""
     session = _session(fn, (args, kwargs))
-    new, wrt = _variables(session, fn, args, numbers)
+    new, wrt = _variables(session, fn, args, _every(numbers, args))
     result = fn(*new, **kwargs)
     value = result
     if has_aux:

@@ -307,8 +307,7 @@ const Variant* Instantiation::substitute(int kernel, const NestLayout& nest) con
   if (variant == nullptr && !nest.elementwise && nest.rows == 1 && nest.one_panel())
     variant = plan_.any_variant(kernel, true);
   // A panel of a long row, held of it: far more memory than the row.
-  const bool holds =
-      variant != nullptr && variant->column_class.find('H') != std::string::npos;
+  const bool holds = variant != nullptr && variant->column_class.find('H') != std::string::npos;
   return holds ? nullptr : variant;
 }
 

@@ -81,8 +81,8 @@ NestLayout build_product(const std::vector<std::int64_t>& extents,
 
 /// 'C', 'Z' or 'G'. Written operands are never 'Z'. A class string has one letter per operand; with
 /// a leading 'r' the letters speak of the row strides: vectors go across rows; 'H' is scratch, of
-/// which the kernel holds a panel. Elementwise kernels have one class, all 'C': what they read may be
-/// broadcast, what is strided is packed.
+/// which the kernel holds a panel. Elementwise kernels have one class, all 'C': what they read may
+/// be broadcast, what is strided is packed.
 char column_letter(std::int64_t col_stride, DType dtype, bool write) noexcept;
 
 }  // namespace opkiln::core

@@ -525,8 +525,8 @@ TEST(nest_row_classes) {
   CHECK(ask(64, 23, 2, true) == "rGCG CGC");
   CHECK(ask(63, 23, 2, false) == "CG");
   CHECK(ask(64, 24, 2, false) == "CG");
-  CHECK(ask(5, 1, 1, false) == "CG");  // one result: a plain sum of a vector
-  CHECK(ask(1, 7, 1, false) == "CG");  // nothing to add
+  CHECK(ask(5, 1, 1, false) == "CG");                  // one result: a plain sum of a vector
+  CHECK(ask(1, 7, 1, false) == "CG");                  // nothing to add
   CHECK(ask(64, 23, 2, false, true) == "rGCHZ CGCC");  // short rows: a panel of scratch
   CHECK(ask(63, 23, 2, false, true) == "CGCC");
   CHECK(ask(64, 23, 1, false, true) == "GGCC");  // of long rows it would not fit the caches
