@@ -80,7 +80,16 @@ def layouts(x: Array) -> list[Array]:
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "i4"])
-@pytest.mark.parametrize("shapes", [((33, 70), (70, 19)), ((4, 9, 300), (300, 5))], ids=str)
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((33, 70), (70, 19)),
+        ((4, 9, 300), (300, 5)),
+        ((20, 15, 21), (20, 21, 8)),  # b's rows are whole vectors, which no panel copies
+        ((70, 600), (600, 16)),  # three blocks of a sum
+    ],
+    ids=str,
+)
 def test_a_layout_changes_no_bit(dtype: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     rng = np.random.default_rng(0)
     a, b = ((rng.normal(0, 9, s) + (1j if dtype == "c8" else 0)).astype(dtype) for s in shapes)

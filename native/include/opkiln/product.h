@@ -5,6 +5,7 @@
 // has no such panel. Complex numbers are two planes there.
 #define OK_DEEP 256  // products that one sum adds up before it joins the total
 #define OK_HIGH 64   // rows whose totals wait for the next block
+#define OK_NEAR 16   // places whose matrices stay in the nearest cache
 template <class T, int kBytes>
 struct ok_line {
   typedef T type __attribute__((vector_size(kBytes)));
@@ -16,13 +17,16 @@ struct ok_product_args {
   i64 m, n, k, a_m, a_k, b_n, b_k, out_m, out_n;
   i64 a_row, b_row, out_row;  // from place to place
 };
+template <class V>
+OK_FN V ok_mac(V sum, V x, V y) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  if constexpr (ok_is_float<V>) return ok_fma(x, y, sum);
+#endif
+  return sum + x * y;
+}
 template <class V, class T>
 OK_FN V ok_mac(V sum, T x, V y) {
-  const V all = x - V{};
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-  if constexpr (T(0.5) != 0) return ok_fma(all, y, sum);
-#endif
-  return sum + all * y;
+  return ok_mac(sum, x - V{}, y);
 }
 // A panel of columns: kVecs vectors of kBytes, in kParts planes (2 of complex numbers).
 template <class T, int kParts, int kVecs, int kBytes>
@@ -70,6 +74,25 @@ struct ok_product_panel {
       sum.y = ok_mac(sum.y, a[1], b.x);
     }
   }
+  // Places and strides of eight rows. The compiler must not derive them from each other: it would
+  // keep a register or a chain of additions for each row.
+  struct Eight {
+    const char *low, *high;
+    i64 one, two, three;
+    OK_INLINE Eight(const char* from, i64 row) : low(from), high(from + 4 * row), one(row) {
+      two = 2 * row, three = 3 * row;
+      asm("" : "+r"(low), "+r"(high), "+r"(two), "+r"(three));
+    }
+    OK_INLINE void next(i64 by) {
+      low += by, high += by;
+      asm("" : "+r"(low), "+r"(high), "+r"(one), "+r"(two), "+r"(three));
+    }
+    template <int kRow>
+    OK_INLINE const char* at() const {
+      const char* const p = kRow < 4 ? low : high;
+      return kRow % 4 == 0 ? p : p + (kRow % 4 == 1 ? one : kRow % 4 == 2 ? two : three);
+    }
+  };
   template <int kRows, class = void>
   struct Rows {
     Rows<kRows - 1> above;
@@ -79,10 +102,24 @@ struct ok_product_panel {
       above.step(a, a_m, b);
       mac(sum, (const E*)(a + (kRows - 1) * a_m), b);
     }
-    OK_INLINE void add(const char* total) {
-      above.add(total);
-      const Line old = load(total + (kRows - 1) * line);
-      sum.x = old.x + sum.x, sum.y = old.y + sum.y;
+    // The same from row kFirst on, of eight.
+    template <int kFirst>
+    OK_INLINE void step(const Eight& at, i64 by, const Line& b) {
+      if constexpr (kRows - 1 > kFirst) above.template step<kFirst>(at, by, b);
+      mac(sum, (const E*)(at.template at<kRows - 1>() + by), b);
+    }
+    OK_INLINE void keep(const Eight& to) const {
+      above.keep(to);
+      store((char*)to.template at<kRows - 1>(), sum);
+    }
+    template <int kLane, class First, class Second>
+    OK_INLINE void spread(const Line& b, const First& first, const Second& second) {
+      if constexpr (kRows > 2)
+        above.template spread<kLane>(b, first, second);
+      else {
+        above.sum.x = ok_mac(above.sum.x, first.template lane<kLane>(), b.x);
+        sum.x = ok_mac(sum.x, second.template lane<kLane>(), b.x);
+      }
     }
     OK_INLINE void keep(char* to, i64 row) const {
       above.keep(to, row);
@@ -93,36 +130,9 @@ struct ok_product_panel {
   struct Rows<0, None> {
     OK_INLINE void clear() {}
     OK_INLINE void step(const char*, i64, const Line&) {}
-    OK_INLINE void add(const char*) {}
     OK_INLINE void keep(char*, i64) const {}
+    OK_INLINE void keep(const Eight&) const {}
   };
-
-  // Rows of one matrix over one block of products.
-  struct Tile {
-    const char *a, *b;
-    char *total, *out;
-    i64 a_m, a_k, b_k, out_m, deep;
-    bool first, direct;  // direct: sums are done, and go to `out` as they are
-  };
-  template <int kRows>
-  OK_INLINE static void tile(const Tile& t, i64 i) {
-    Rows<kRows> rows;
-    rows.clear();
-    const char *a = t.a + i * t.a_m, *b = t.b;
-    for (i64 l = t.deep; l > 0; --l, a += t.a_k, b += t.b_k) rows.step(a, t.a_m, load(b));
-    char* total = t.total + i * line;
-    if (!t.first) rows.add(total);
-    if (t.direct)
-      rows.keep(t.out + i * t.out_m, t.out_m);
-    else
-      rows.keep(total, line);
-  }
-  template <int kRows>
-  OK_INLINE static void tiles(const Tile& t, i64 i, i64 end) {
-    for (; i + kRows <= end; i += kRows) tile<kRows>(t, i);
-    if constexpr (kRows > 1)
-      if (i < end) tiles<kRows / 2>(t, i, end);
-  }
 
   // Totals of rows to memory that has them otherwise than a panel.
   static void unpack(const ok_product_args& x, const char* total, char* out, i64 high, i64 width) {
@@ -141,35 +151,121 @@ struct ok_product_panel {
     }
   }
 
+  // Eight columns of a row of floats, read by two loads and then spread by shuffles. With a load
+  // for each product the two ports for loads would be the limit; two rows of eight relieve them.
+#if OK_WIDE == 64 && defined(__AVX512VL__) && !defined(__clang__)
+  static constexpr bool spreads =
+      kVecs * kParts == 1 && kBytes == 32 && sizeof(T) == 4 && T(0.5) != 0;
+  struct Spread {
+    V low, high;
+    OK_INLINE explicit Spread(const char* p) {
+      low = both(p), high = both(p + 16);
+      asm("" : "+v"(low), "+v"(high));  // or the compiler loads them one by one
+    }
+    OK_INLINE static V both(const char* p) {
+      typedef float Half __attribute__((vector_size(16)));
+      return (V)__builtin_ia32_vbroadcastf128_ps256((const Half*)p);
+    }
+    template <int kLane>
+    OK_INLINE V lane() const {
+      constexpr int q = kLane % 4;
+      const V v = kLane < 4 ? low : high;
+      return __builtin_shufflevector(v, v, q, q, q, q, q + 4, q + 4, q + 4, q + 4);
+    }
+  };
+#else
+  static constexpr bool spreads = false;
+  struct Spread {};
+#endif
+  // Steps up to kLast of eight, where a's columns and b's rows lie next to each other.
+  template <int kLast>
+  OK_INLINE static void steps(Rows<8>& rows, const Eight& from, const char* b, const Spread& first,
+                              const Spread& second) {
+    if constexpr (kLast > 0) steps<kLast - 1>(rows, from, b, first, second);
+    const Line y = load(b + kLast * line);
+    rows.template spread<kLast>(y, first, second);
+    rows.template step<2>(from, kLast * item, y);
+  }
+  // So many rows at one place.
+  template <int kRows>
+  OK_INLINE static void sums(const ok_product_args& x, const char* a, const char* b, char* out) {
+    Rows<kRows> rows;
+    rows.clear();
+    i64 l = x.k;
+    if constexpr (kRows == 8) {
+      Eight from(a, x.a_m);
+      if constexpr (spreads)
+        if (x.a_k == item && x.b_k == line)
+          for (; l >= 8; l -= 8, from.next(8 * item), b += 8 * line)
+            steps<7>(rows, from, b, Spread(from.low), Spread(from.low + from.one));
+      for (; l > 0; --l, from.next(x.a_k), b += x.b_k) rows.template step<0>(from, 0, load(b));
+      rows.keep(Eight(out, x.out_m));
+    } else {
+      for (; l > 0; --l, a += x.a_k, b += x.b_k) rows.step(a, x.a_m, load(b));
+      rows.keep(out, x.out_m);
+    }
+  }
+  template <int kRows>
+  OK_INLINE static void tiles(const ok_product_args& x, i64 i, i64 first, i64 end) {
+    for (; i + kRows <= x.m; i += kRows) {
+      const char *a = x.a + first * x.a_row + i * x.a_m, *b = x.b + first * x.b_row;
+      char* out = x.out + first * x.out_row + i * x.out_m;
+      for (i64 left = end - first; left > 0; --left) {
+        sums<kRows>(x, a, b, out);
+        // What is read of x is read again, from memory: kept in vector registers, as g++ likes to,
+        // it would wait there for the sums of the place before.
+        asm volatile("" : : : "memory");
+        a += x.a_row, b += x.b_row, out += x.out_row;
+      }
+    }
+    if constexpr (kRows > 1)
+      if (i < x.m) tiles<kRows / 2>(x, i, first, end);
+  }
+  // Sums of one block, where memory has b and out as a tile needs them. The same rows of a few
+  // places follow each other, so that little is between their sums.
+  static OK_OPAQUE void block(const ok_product_args& x, i64 places) {
+    for (i64 first = 0; first < places; first += OK_NEAR)
+      tiles<rows>(x, 0, first, places - first < OK_NEAR ? places : first + OK_NEAR);
+  }
+  // Totals and the sums of one more block.
+  static void add(const char* total, const char* more, i64 high, char* to, i64 row) {
+    for (; high > 0; --high, total += line, more += line, to += row)
+      for (i64 at = 0; at < line; at += kBytes)
+        *(M*)(to + at) = *(const V*)(total + at) + *(const V*)(more + at);
+  }
+
   // `width` columns from j on, at so many places of the axes before the matrices.
   static OK_OPAQUE void run(const ok_product_args& x, i64 j, i64 width, i64 places) {
     const bool fits = kParts == 1 && width == lanes && x.out_n == item;
     const bool dense = kParts == 1 && width == lanes && x.b_n == item && x.m <= OK_HIGH;
+    ok_product_args y = x;
+    y.b += j * x.b_n, y.out += j * x.out_n;
+    if (dense && fits && x.k <= OK_DEEP) return block(y, places);
     char* const panel = x.scratch;
-    Tile t = {};
-    t.a_m = x.a_m, t.a_k = x.a_k, t.out_m = x.out_m;
-    t.total = x.scratch + OK_DEEP * line;
+    char *const total = panel + OK_DEEP * line, *const more = total + OK_HIGH * line;
     for (i64 place = 0; place < places; ++place) {
       const char* const a = x.a + place * x.a_row;
       const char* const b = x.b + place * x.b_row + j * x.b_n;
-      char* const out = x.out + place * x.out_row + j * x.out_n;
       for (i64 i = 0; i < x.m; i += OK_HIGH) {
-        const i64 high = x.m - i < OK_HIGH ? x.m - i : OK_HIGH;
-        t.out = out + i * x.out_m;
+        char* const out = x.out + place * x.out_row + j * x.out_n + i * x.out_m;
+        y.m = x.m - i < OK_HIGH ? x.m - i : OK_HIGH;
         i64 l = 0;
         do {
-          t.deep = x.k - l < OK_DEEP ? x.k - l : OK_DEEP;
-          t.first = l == 0, t.direct = fits && l + t.deep == x.k;
-          t.a = a + i * x.a_m + l * x.a_k;
-          t.b = b + l * x.b_k, t.b_k = x.b_k;
+          y.k = x.k - l < OK_DEEP ? x.k - l : OK_DEEP;
+          y.a = a + i * x.a_m + l * x.a_k;
+          y.b = b + l * x.b_k;
           if (!dense) {
-            if (i == 0 || x.k > OK_DEEP) pack(t.b, x, t.deep, width, panel);
-            t.b = panel, t.b_k = line;
+            if (i == 0 || x.k > OK_DEEP) pack(y.b, x, y.k, width, panel);
+            y.b = panel, y.b_k = line;
           }
-          tiles<rows>(t, 0, high);
+          const bool last = fits && l + y.k == x.k;  // sums go to `out` as they are
+          y.out = l ? more : last ? out : total;
+          y.out_m = !l && last ? x.out_m : line;
+          block(y, 1);
+          if (l) add(total, more, y.m, last ? out : total, last ? x.out_m : line);
           l += OK_DEEP;
         } while (l < x.k);
-        if (!fits) unpack(x, t.total, t.out, high, width);
+        if (!fits) unpack(x, total, out, y.m, width);
       }
     }
   }
@@ -177,7 +273,7 @@ struct ok_product_panel {
 template <class T, int kParts>
 struct ok_product {
   static constexpr int vecs = kParts == 1 ? 2 : 1;
-  static constexpr u64 scratch = (OK_DEEP + OK_HIGH) * kParts * vecs * OK_WIDE;
+  static constexpr u64 scratch = (OK_DEEP + 2 * OK_HIGH) * kParts * vecs * OK_WIDE;
   typedef ok_product_panel<T, kParts, vecs, OK_WIDE> Full;
 
   // The narrowest panel that has room for what is left of the columns.
