@@ -1,8 +1,10 @@
 """How fast are matrix products, against NumPy's `@`?
 
 Both with results written to out=, in turns; the ratio is NumPy's time over ours. Large products go
-to the BLAS that NumPy uses, with its threads; set OPENBLAS_NUM_THREADS=1 for one thread. The last
-table is what the limit between kernels and the BLAS (runtime/blas.py) was chosen by.
+to the BLAS that NumPy uses, with its threads; set OPENBLAS_NUM_THREADS=1 for one thread. A table
+puts the batch of small products beside np.add of the same arrays, the time of their memory: its
+ratio is the most that any code could have. The last table is what the limit between kernels and
+the BLAS (runtime/blas.py) was chosen by.
 
 Run: python benchmarks/matmul.py
 """
@@ -62,6 +64,22 @@ CASES: list[tuple[str, Shape, Shape]] = [
 ]
 
 
+def floor(rounds: int) -> None:
+    """The batch of small products against what no code can beat: the memory that it touches."""
+    rows: list[list[str]] = []
+    for dtype in ("f4", "f8"):
+        a, b = operands((10_000, 8, 8), (10_000, 8, 8), dtype)
+        ours, out = ok.compile(product), np.empty_like(a)
+        ours(a, b, out=out)
+        names = {"f": np.add, "m": np.matmul, "g": ours, "a": a, "b": b, "o": out}
+        ways = [Way(c, f"{c}(a, b, out=o)", names) for c in ("f", "m", "g")]
+        timings = in_turns(ways, rounds, SECONDS)
+        add, numpy, mine = (least(timings[way.name]) for way in ways)
+        rows.append([dtype, *map(duration, (add, numpy, mine)), f"{numpy / add:.2f}"])
+    header = ["8 x 8, 10,000", "np.add", "np.matmul", "opkiln", "np.matmul / np.add"]
+    table(header, rows)
+
+
 def limits(rounds: int) -> None:
     """Kernel and BLAS by size."""
     found, rows = blas.ready(), []
@@ -103,6 +121,8 @@ def main() -> None:
         [(f"1024 x 1024, {d}", ratios["1024 x 1024", d], 0.95, ">=") for d in ("f4", "f8")]
         + [("8 x 8, batch of 10,000", ratios["8 x 8, batch of 10,000", "f4"], 5.0, ">=")]
     )
+    print()
+    floor(given.rounds)
     print()
     limits(given.rounds)
 

@@ -87,6 +87,8 @@ def layouts(x: Array) -> list[Array]:
         ((4, 9, 300), (300, 5)),
         ((20, 15, 21), (20, 21, 8)),  # b's rows are whole vectors, which no panel copies
         ((70, 600), (600, 16)),  # three blocks of a sum
+        ((40, 30), (30, 5)),  # with a transposed, b.T @ a.T has fewer idle lanes
+        ((9, 30), (30, 20)),  # a wide and a narrow panel
     ],
     ids=str,
 )

@@ -38,16 +38,26 @@ struct ok_product_panel {
   static constexpr i64 line = kParts * kVecs * kBytes;  // bytes of a row of the panel
   static constexpr int rows = OK_WIDE == 64 ? 8 : 4;    // of a tile: as many as registers hold
 
+  static void copy(char* to, const char* from, i64 width) {
+    typedef typename ok_line<T, 16>::mem Some;
+    constexpr i64 some = 16 / sizeof(T);
+    for (; width >= some; width -= some, to += 16, from += 16) *(Some*)to = *(const Some*)from;
+    for (i64 c = 0; c < width; ++c) ((E*)to)[c] = ((const E*)from)[c];
+  }
+  // Rows of a panel whose idle lanes are zero already. Columns are the inner loop only where they
+  // are dense: else each is a walk that begins once.
   static void pack(const char* from, const ok_product_args& x, i64 deep, i64 width, char* to) {
-    if (kParts == 1 && x.b_n == item && width == lanes) {
-      for (i64 l = 0; l < deep; ++l, from += x.b_k, to += line)
-        for (int v = 0; v < kVecs; ++v) ((V*)to)[v] = ((const M*)from)[v];
+    if (kParts == 1 && x.b_n == item) {
+      for (i64 l = 0; l < deep; ++l, from += x.b_k, to += line) copy(to, from, width);
       return;
     }
-    for (i64 l = 0; l < deep; ++l, from += x.b_k, to += line)
-      for (int p = 0; p < kParts; ++p)
-        for (i64 c = 0; c < lanes; ++c)
-          ((E*)to)[p * lanes + c] = c < width ? ((const E*)(from + c * x.b_n))[p] : T(0);
+    for (int p = 0; p < kParts; ++p)
+      for (i64 c = 0; c < width; ++c) {
+        const char* read = from + c * x.b_n + p * (i64)sizeof(T);
+        E* write = (E*)to + p * lanes + c;
+        for (i64 l = deep; l > 0; --l, read += x.b_k, write += kParts * lanes)
+          *write = *(const E*)read;
+      }
   }
 
   // A row of a tile: two vectors of columns, or one, or the two parts of complex numbers. Not an
@@ -136,18 +146,14 @@ struct ok_product_panel {
 
   // Totals of rows to memory that has them otherwise than a panel.
   static void unpack(const ok_product_args& x, const char* total, char* out, i64 high, i64 width) {
-    for (i64 r = 0; r < high; ++r, total += line, out += x.out_m) {
-      if (kParts == 1 && x.out_n == item) {
-        i64 c = 0;
-        for (; c + (i64)(16 / sizeof(T)) <= width; c += 16 / sizeof(T))
-          *(typename ok_line<T, 16>::mem*)(out + c * item) =
-              *(const typename ok_line<T, 16>::mem*)(total + c * item);
-        for (; c < width; ++c) ((E*)out)[c] = ((const E*)total)[c];
-        continue;
-      }
-      for (i64 c = 0; c < width; ++c)
-        for (int p = 0; p < kParts; ++p)
-          ((E*)(out + c * x.out_n))[p] = ((const E*)total)[p * lanes + c];
+    for (; high > 0; --high, total += line, out += x.out_m) {
+      if (kParts == 1 && x.out_n == item)
+        copy(out, total, width);
+      else
+        for (int p = 0; p < kParts; ++p) {
+          char* to = out + p * (i64)sizeof(T);
+          for (i64 c = 0; c < width; ++c, to += x.out_n) *(E*)to = ((const E*)total)[p * lanes + c];
+        }
     }
   }
 
@@ -242,6 +248,9 @@ struct ok_product_panel {
     y.b += j * x.b_n, y.out += j * x.out_n;
     if (dense && fits && x.k <= OK_DEEP) return block(y, places);
     char* const panel = x.scratch;
+    if (!dense && width < lanes)
+      for (i64 at = 0; at < OK_DEEP * line && at < x.k * line; at += kBytes)
+        *(V*)(panel + at) = V{};
     char *const total = panel + OK_DEEP * line, *const more = total + OK_HIGH * line;
     for (i64 place = 0; place < places; ++place) {
       const char* const a = x.a + place * x.a_row;
@@ -275,6 +284,7 @@ struct ok_product {
   static constexpr int vecs = kParts == 1 ? 2 : 1;
   static constexpr u64 scratch = (OK_DEEP + 2 * OK_HIGH) * kParts * vecs * OK_WIDE;
   typedef ok_product_panel<T, kParts, vecs, OK_WIDE> Full;
+  typedef ok_product_panel<T, kParts, 1, OK_WIDE> Half;
 
   // The narrowest panel that has room for what is left of the columns.
   template <int kBytes>
@@ -288,10 +298,24 @@ struct ok_product {
     i64 j = 0;
     for (; j + Full::lanes <= x.n; j += Full::lanes) Full::run(x, j, Full::lanes, places);
     if (j == x.n) return;
-    if ((x.n - j) * (i64)sizeof(T) > OK_WIDE)
+    constexpr i64 half = OK_WIDE / sizeof(T);
+    if (kParts == 1 && x.n - j >= half && x.n - j <= half * 3 / 2) {
+      Half::run(x, j, half, places);  // and a narrow panel, for less than two wide vectors
+      j += half;
+      if (j == x.n) return;
+    }
+    if (x.n - j > half)
       Full::run(x, j, x.n - j, places);
     else
       rest<OK_WIDE>(x, j, places);
+  }
+
+  // Half vectors that a row of n columns takes.
+  static i64 halves(i64 n) { return (n * (i64)sizeof(T) + OK_WIDE / 2 - 1) / (OK_WIDE / 2); }
+  // Whether to multiply the transposed matrices instead: few columns leave lanes idle. The sums
+  // are the same; of complex numbers their parts would be added in another order.
+  static bool turns(const ok_product_args& x) {
+    return kParts == 1 && x.a_m == sizeof(T) && 4 * x.n * halves(x.m) < 3 * x.m * halves(x.n);
   }
 
   // Places [begin, end) of the axes before the matrices.
@@ -302,11 +326,17 @@ struct ok_product {
     x.m = a->far[0], x.n = a->far[1], x.k = a->far[2];
     x.a_m = s[0], x.a_k = s[2], x.b_n = s[4], x.b_k = s[5], x.out_m = s[6], x.out_n = s[7];
     x.a_row = a->row[0], x.b_row = a->row[1], x.out_row = a->row[2];
+    const int first = turns(x);
+    if (first) {
+      x.m = a->far[1], x.n = a->far[0];
+      x.a_m = s[4], x.a_k = s[5], x.b_n = s[0], x.b_k = s[2], x.out_m = s[7], x.out_n = s[6];
+      x.a_row = a->row[1], x.b_row = a->row[0];
+    }
     // Matrices of one panel go through it together; of several, one after the other.
     const i64 together = x.n <= Full::lanes ? end - begin : 1;
     for (i64 r = begin; r < end; r += together) {
-      x.a = a->ptr[0] + r * x.a_row;
-      x.b = a->ptr[1] + r * x.b_row;
+      x.a = a->ptr[first] + r * x.a_row;
+      x.b = a->ptr[1 - first] + r * x.b_row;
       x.out = a->ptr[2] + r * x.out_row;
       columns(x, together);
     }
