@@ -201,9 +201,14 @@ struct ok_product_panel {
     if constexpr (kRows == 8) {
       Eight from(a, x.a_m);
       if constexpr (spreads)
-        if (x.a_k == item && x.b_k == line)
+        if (x.a_k == item && x.b_k == line) {
+          if (l == 8) {  // all there is: no loop, and so no start from zero and no rest
+            steps<7>(rows, from, b, Spread(from.low), Spread(from.low + from.one));
+            return rows.keep(Eight(out, x.out_m));
+          }
           for (; l >= 8; l -= 8, from.next(8 * item), b += 8 * line)
             steps<7>(rows, from, b, Spread(from.low), Spread(from.low + from.one));
+        }
       for (; l > 0; --l, from.next(x.a_k), b += x.b_k) rows.template step<0>(from, 0, load(b));
       rows.keep(Eight(out, x.out_m));
     } else {
