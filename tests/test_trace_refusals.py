@@ -347,3 +347,39 @@ def test_global_random_state() -> None:
 def test_errors_of_the_function_pass_through() -> None:
     with pytest.raises(KeyError):
         run(lambda x: {}["missing"], A)
+
+
+def test_an_array_of_the_function_s_own_keeps_what_was_read() -> None:
+    def reused(x: Any) -> Any:
+        buffer = np.zeros(3)
+        first = x + buffer
+        buffer[:] = 5
+        return first, x + buffer
+
+    line = f"{__file__}:{reused.__code__.co_firstlineno + 2}"
+    with pytest.raises(TraceError, match=rf"in place after[^\n]*{line}(.|\n)*buffer.copy\(\)"):
+        ok.compile(reused)(np.ones(3))
+
+    def copied(x: Any) -> Any:
+        buffer, steps = np.zeros(3), [1.0, 2.0, 3.0]
+        buffer[:] = 4
+        first = x + buffer.copy(), x + steps
+        buffer[:] = 5
+        steps[0] = 7.0
+        again = x + steps
+        steps[0] = 1.0
+        return *first, x + buffer, again, x + steps
+
+    check(copied, np.ones(3))
+
+
+BUFFER = np.zeros(3)
+
+
+def test_a_named_array_may_be_written_by_others_meanwhile() -> None:
+    def writes(x: Any) -> Any:
+        y = x + BUFFER
+        BUFFER[:] = 5  # as another thread would
+        return y
+
+    np.testing.assert_array_equal(ok.compile(writes)(np.ones(3)), 6)

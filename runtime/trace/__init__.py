@@ -180,6 +180,9 @@ def trace(
         places = tuple(place_text(place) for _, (_, place) in pinned)
         static = [(labels[i][1], leaves[i]) for i, kind in enumerate(kinds) if kind == "s"]
         found = captured.find(fn, static, session.owners)
+        for capture, (owner, place) in zip(found, session.owners, strict=True):
+            if not capture.name:  # what has a name outside may be written by others meanwhile
+                session.require_unchanged(owner, place)
         return Traced(graph, out_tree, tuple(session.captures), pins, places, found)
     except (TypeError, AttributeError) as error:
         if not is_a(error, OpkilnError):

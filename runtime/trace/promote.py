@@ -179,7 +179,7 @@ def operand(session: Session, value: Any) -> Operand:
             return base(value)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     if is_a(value, list, tuple):
         _refuse_scalars(session, value)
-        return session.capture(np.asarray(value), owner=value)
+        return session.capture_list(value)
     if interop.offers_memory(value):
         return session.capture_foreign(value)
     raise failure(

@@ -93,6 +93,8 @@ def is_a(value: Any, *kinds: type) -> bool:
     return isinstance(value, kinds)
 
 
+_HASHED = 2**18  # elements of one captured array
+
 _CONVERT = {
     "c": "convert first, for example with x.astype(np.complex128)",
     "f": "convert first, for example with x.astype(np.float64)",
@@ -115,11 +117,18 @@ def require_dtype(dtype: np.dtype[Any], what: str) -> None:
         )
 
 
+def _contents(array: np.ndarray[Any, Any]) -> int:
+    """A hash of the elements; of a large array every n-th counts, so that a trace stays quick."""
+    step = array.size // _HASHED + 1
+    return hash((array if step == 1 else array.flat[::step]).tobytes())
+
+
 class Session:
     """State of one trace. Values made by it carry it, so no global says which trace is current."""
 
     __slots__ = (
         "_captured",
+        "_contents",
         "_place",
         "arguments",
         "captures",
@@ -147,6 +156,7 @@ class Session:
         self.captures: list[np.ndarray[Any, Any]] = []
         self.pins: dict[tuple[int, int], tuple[int, Place | None]] = {}
         self._captured: dict[int, tuple[Any, Node, Place | None]] = {}
+        self._contents: dict[int, tuple[np.ndarray[Any, Any], int]] = {}  # of captures, when taken
         self._place: Place | None = None
         self.arguments = 0  # inputs that are arguments; captures follow them
         self.equal: dict[tuple[int, int], tuple[tuple[int, int], Place | None]] = {}
@@ -162,6 +172,7 @@ class Session:
         self.open = False
         self.captures.clear()
         self._captured.clear()
+        self._contents.clear()
 
     def make(self, op: OpDef, *src: Node) -> Node:
         """The node of `op`, with the user's line on it and on any complaint about it."""
@@ -222,7 +233,36 @@ class Session:
         node = self.add_input(array)
         self.captures.append(array)
         self._captured[id(owner)] = (owner, node, user_place())
+        self._contents[id(owner)] = array, _contents(array)
         return node
+
+    def capture_list(self, values: Any) -> Node:
+        """The hidden input of a list as it is now, which later changes do not reach."""
+        array = np.asarray(values)
+        before, _ = self._contents.get(id(values), (None, 0))
+        if before is not None and (before.dtype, before.shape, before.tobytes()) != (
+            array.dtype, array.shape, array.tobytes(),
+        ):  # fmt: skip
+            return self.capture(array)
+        return self.capture(array, owner=values)
+
+    def require_unchanged(self, owner: Any, place: Place | None) -> None:
+        """Refuse an array of the function's own that it writes into after an operation read it.
+
+        Its capture is read when a program runs, so the operation would see the later values.
+
+        Raises:
+            TraceError: with the line that took it.
+        """
+        array, before = self._contents.get(id(owner), (None, 0))
+        if array is not None and _contents(array) != before:
+            raise failure(
+                TraceError,
+                f"{self.name} changes a NumPy array in place after an operation on traced values "
+                f"used it, which would see the new values",
+                fix="use a copy there, x * buffer.copy(), or make a new array for the new values",
+                place=place,
+            )
 
     @property
     def owners(self) -> Iterable[tuple[Any, Place | None]]:
