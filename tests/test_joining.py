@@ -124,6 +124,7 @@ TABLE: dict[str, Callable[..., Any]] = {
         np.repeat(c, 2, -2),
         np.repeat(v, 0),
         np.repeat(w.sum(), 2),
+        np.repeat(w.sum(), 2, axis=0),
         np.tile(v, 2),
         np.tile(a, (2, 1)),
         np.tile(a, (2, 1, 3)),

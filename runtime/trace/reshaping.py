@@ -342,8 +342,8 @@ def _times(session: Session, value: Any, name: str) -> Node:
 def repeat(a: Any, repeats: Any, axis: Any = None) -> Any:
     """np.repeat: each item so many times."""
     times = _times(a.session, repeats, "repeats")
-    if axis is None:
-        a = _as(a, (numel(a.node.shape),)) if a.ndim != 1 else a
+    if (axis is None and a.ndim != 1) or not a.ndim:
+        a = _as(a, (numel(a.node.shape),))
     at = views.one_axis(0 if axis is None else axis, a.ndim)
     return _spread(a, {at: (1, times)})
 
