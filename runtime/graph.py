@@ -14,6 +14,7 @@ import numpy as np
 from opkiln.ops.defs import OpDef, digest_of
 from opkiln.ops.primitives import HOST_OPS, Dim, HostConst, HostOp, Input, Transient, op_text
 from opkiln.ops.rules import RULES
+from opkiln.runtime.errors import HostRangeError
 
 _INTERNED: WeakValueDictionary[tuple[OpDef, tuple[Node, ...]], Node] = WeakValueDictionary()
 
@@ -88,7 +89,13 @@ def make(op: OpDef, *src: Node) -> Node:
 
 
 def host_const(value: int | float) -> Node:
-    """A host scalar known now."""
+    """A host scalar known now.
+
+    Raises:
+        HostRangeError: an integer that int64 does not hold.
+    """
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise HostRangeError(f"a size, an index or arithmetic on sizes overflows int64: {value}")
     return make(HostConst(value))
 
 

@@ -513,3 +513,25 @@ def test_huge_bounds() -> None:
     check(lambda x: (x[:big], x[big:], x[-big:], x[: 10**30], x[-(10**30) :: -1], x[-big - 1 :]), V)
     with pytest.raises((BoundsError, HostRangeError)):
         run(lambda x: x[10**30], V)
+
+
+@pytest.mark.parametrize("step", [2**62, 2**63 - 1, 2**64, -(2**63), -(2**70)])
+def test_steps_of_any_size(step: int) -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(ok.compile(lambda a: a[:, ::step] + 1)(x), x[:, ::step] + 1)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[2**70],
+        lambda x: np.pad(x, 2**62) * 1.0,
+        lambda x: x.reshape(2**40, 2**40),
+        lambda x: np.roll(x, 2**70),
+        lambda x: np.diagonal(x, 2**70),
+    ],
+)
+def test_sizes_beyond_int64_are_refused_by_name(function: Any) -> None:
+    with pytest.raises((OverflowError, IndexError, ValueError)) as caught:
+        ok.compile(function)(np.ones((2, 3)))
+    assert isinstance(caught.value, ok.errors.OpkilnError)

@@ -67,6 +67,7 @@ def cut_of(session: Session, n: Node, start: Any, stop: Any, step: Any = None) -
     stride = 1 if step is None else views.whole(step, "slice step", "pass an int")
     if not stride:
         raise failure(CallError, "slice step cannot be zero")
+    stride = max(-BEYOND, min(stride, BEYOND))  # no axis has a second element for it
     bounds = [None if b is None else _bound(session, b) for b in (start, stop)]
     return Cut(*sizes.slice_of(bounds[0], bounds[1], stride, n), stride)
 
