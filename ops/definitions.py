@@ -277,7 +277,7 @@ class GenericPyOp(OpDef):
 
     | hook | takes | gives |
     |---|---|---|
-    | `apply` | arrays | a tuple of arrays |
+    | `apply` | arrays, not to be written to | a tuple of arrays |
     | `infer`, optional | `TensorDesc`s | (descriptions, validated) |
     | `apply_graph`, optional | traced values | a tuple of traced values |
     | `grad`, optional | (inputs, results, gradients of results) | gradients or None, per input |

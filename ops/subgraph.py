@@ -137,11 +137,11 @@ class Subgraph:
         """Whether a part of it is the user's own code."""
         return any(expr.op.opaque for expr in self.exprs)
 
-    def needed(self, wanted: Sequence[int]) -> Iterator[Expr]:
-        """The exprs that these variables come from, last first; those of the user's code always."""
+    def needed(self, wanted: Sequence[int], *, own_code: bool = True) -> Iterator[Expr]:
+        """The exprs that these variables come from, last first; `own_code` of the user always."""
         alive = set(wanted)
         for expr in reversed(self.exprs):
-            if expr.op.opaque or alive.intersection(expr.outputs):
+            if (own_code and expr.op.opaque) or alive.intersection(expr.outputs):
                 alive.update(expr.inputs)
                 yield expr
 
@@ -197,8 +197,16 @@ class EncodedGraph:
         return tuple(next(given) if has else None for has in self.output_mask)
 
     def apply(self, *inputs: Any) -> tuple[Any, ...]:
-        """All outputs of all inputs; those that the op does not take may be None."""
-        return self.decode(self.op.apply(*self.encode(inputs)))
+        """All outputs of all inputs; those that the op does not take may be None.
+
+        Raises:
+            ValueError: as `encode`; or None where the op takes an input.
+        """
+        taken = self.encode(inputs)
+        if any(v is None for v in taken):
+            missing = [i for i, u in enumerate(self.input_mask) if u and inputs[i] is None]
+            raise ValueError(f"{self.op.name}: expected an array as input {missing[0]}, got None")
+        return self.decode(self.op.apply(*taken))
 
     def __bool__(self) -> bool:
         return any(self.output_mask)

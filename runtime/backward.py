@@ -33,20 +33,23 @@ from opkiln.runtime.describe import TensorDesc
 from opkiln.runtime.errors import ArgumentError, GradientError, ShapeError
 from opkiln.runtime.grad import Backward, backward_of
 from opkiln.runtime.graph import Node, make, topological
-from opkiln.runtime.inference import described, infer
+from opkiln.runtime.inference import as_desc, described, infer, require_descs
 from opkiln.runtime.lift import (
-    Sizes,
-    Spec,
     apply_graph,
     as_array,
-    bound,
-    graph_of,
-    is_number,
-    open_sizes,
+    one,
     value_inputs,
     walk,
 )
 from opkiln.runtime.memo import Memo
+from opkiln.runtime.opgraph import (
+    Sizes,
+    Spec,
+    bound,
+    graph_of,
+    is_number,
+    open_sizes,
+)
 from opkiln.runtime.segments import plan_of
 from opkiln.runtime.subgraph import remove_unused, replace_vars
 from opkiln.runtime.trace import Tracer
@@ -69,6 +72,7 @@ def backward(op: OpDef, descs: Sequence[TensorDesc], need: Mask, has: Mask) -> E
         raise failure(
             ArgumentError, f"{op.name}: expected a mask of {len(descs)} inputs, got {len(need)}"
         )
+    require_descs(f"{op.name}.backward_graph", descs)
     if not any(need) or not any(has):
         return EMPTY
     key = BackwardOpKey(op, need, has, tuple(d.dtype for d in descs), tuple(d.rank for d in descs))
@@ -81,8 +85,24 @@ def backward(op: OpDef, descs: Sequence[TensorDesc], need: Mask, has: Mask) -> E
 @RULES.register("gradient", Identity)
 @RULES.register("gradient", FastpathCopy)
 def _passed(op: OpDef, descs: Sequence[TensorDesc], need: Mask, has: Mask) -> EncodedGraph:
-    del descs, need, has
+    desc = one(op, tuple(descs))
+    require_results(op, has, 1)
+    del need
+    if kind_of(desc.dtype) != "f":
+        return EMPTY
     return EncodedGraph(op, (False, False, True), (True,))
+
+
+def require_results(op: OpDef, has: Mask, count: int) -> None:
+    """Refuse a mask of another number of results.
+
+    Raises:
+        ArgumentError: names the op.
+    """
+    if len(has) != count:
+        raise failure(
+            ArgumentError, f"{op.name}: expected a mask of {count} results, got {len(has)}"
+        )
 
 
 @RULES.register("gradient", CompiledOp)
@@ -122,6 +142,7 @@ def _traced(op: OpDef, descs: Sequence[TensorDesc], need: Mask, has: Mask) -> En
 
 @RULES.register("gradient", SubgraphOp)
 def _of_graph(op: SubgraphOp, descs: Sequence[TensorDesc], need: Mask, has: Mask) -> EncodedGraph:
+    require_results(op, has, len(op.graph.outputs))
     has = tuple(h and op.has_grad(i) for i, h in enumerate(has))
     if not any(has):
         return EMPTY
@@ -147,8 +168,11 @@ def _by_hook(op: GenericPyOp, descs: Sequence[TensorDesc], need: Mask, has: Mask
 
 
 def encoded(name: str, graph: Subgraph) -> EncodedGraph:
-    """A graph as an op of what it uses; of a single expr that op itself."""
-    small, ins, outs = remove_unused(graph).encoded()
+    """A graph as an op of what it uses; of a single expr that op itself.
+
+    The user's code that only the forward needs ran there, and does not run again.
+    """
+    small, ins, outs = remove_unused(graph, own_code=False).encoded()
     if not any(outs):
         return EMPTY
     op = small.exprs[0].op if small.is_single else SubgraphOp(small, name)
@@ -299,6 +323,7 @@ def composed(op: SubgraphOp, descs: Sequence[TensorDesc], need: Mask, has: Mask)
     for expr in reversed(graph.exprs):
         inner_op, given_descs = bound(expr.op, [known[v] for v in expr.inputs])
         taken = tuple(v for v in expr.inputs if inner_op is expr.op or not is_number(known[v]))
+        given_descs = tuple(as_desc(d) for d in given_descs)
         wanted = tuple(
             v in active and kind_of(d.dtype) == "f" for v, d in zip(taken, given_descs, strict=True)
         )
@@ -332,7 +357,7 @@ def _described(op: SubgraphOp, descs: Sequence[TensorDesc]) -> dict[int, Any]:
         given = [described(v) for v in inputs]
         known.update(zip(next(taken), given, strict=True))
         found, _ = infer(inner, given)
-        known.update(zip(next(numbers), found, strict=True))
+        known.update(zip(next(numbers), found, strict=False))  # walk() checks how many
         return found
 
     known.update(zip(op.graph.inputs, descs, strict=True))

@@ -10,7 +10,13 @@ import numpy as np
 
 from opkiln.ops.dtypes import SUPPORTED, as_dtype, find_row
 from opkiln.ops.record import record
-from opkiln.runtime.errors import ArgumentError, DeviceMismatch, ShapeError, UnsupportedDType
+from opkiln.runtime.errors import (
+    ArgumentError,
+    DeviceMismatch,
+    HostRangeError,
+    ShapeError,
+    UnsupportedDType,
+)
 
 SMALL_VALUE_NUMEL = 16  # values of more elements are dropped
 
@@ -44,6 +50,7 @@ class TensorDesc:
         """Check the description.
 
         Raises:
+            HostRangeError: a value that the dtype cannot hold.
             UnsupportedDType: a dtype that opkiln does not compute in.
             ShapeError: a negative size, or a shape or layout that contradicts the value or shape.
             ArgumentError: no such device.
@@ -60,7 +67,11 @@ class TensorDesc:
             )
 
     def _set_value(self, value: Any) -> None:
-        held = np.array(value, self.dtype)  # a copy, so that it stays
+        try:
+            held = np.array(value, self.dtype)  # a copy, so that it stays
+        except (OverflowError, TypeError, ValueError) as error:
+            cls = HostRangeError if isinstance(error, OverflowError) else ArgumentError
+            raise cls(f"TensorDesc: the value {value!r:.60}: {error}") from None
         if self.shape is None:
             self.__dict__["shape"] = held.shape
         elif len(self.shape) != held.ndim or any(

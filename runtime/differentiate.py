@@ -269,6 +269,12 @@ def _variables(
                 fix="pass the arguments to differentiate by position",
             )
         at = number % len(args)
+        if found[at] is not args[at]:
+            raise failure(
+                GradientError,
+                f"argnums: {number} is argument {names[at]} once more, of {len(args)} arguments",
+                fix="name each argument once",
+            )
         found[at] = _with_variables(session, args[at], f"argument {names[at]}", wrt)
     return found, wrt
 
@@ -414,10 +420,12 @@ def _match(
     Raises:
         GradientError: another tree, or a leaf that does not broadcast.
     """
+    if cotangent is None:
+        return
     if is_a(value, tuple, list, dict):
         keys = [*value] if is_a(value, dict) else range(len(value))
-        own = [*cotangent] if is_a(cotangent, dict) else range(len(cotangent))
-        if type(value) is not type(cotangent) or set(keys) != set(own):
+        same = type(value) is type(cotangent) and len(value) == len(cotangent)
+        if not same or (is_a(value, dict) and set(keys) != set(cotangent)):
             raise failure(
                 GradientError,
                 f"{path}: expected the tree of the result, a {type(value).__name__} of "
@@ -426,7 +434,7 @@ def _match(
         for key in keys:
             _match(session, value[key], cotangent[key], f"{path}[{key!r}]", seeds)
         return
-    if cotangent is None or not isinstance(value, ArrayValue) or kind_of(value.node.dtype) != "f":
+    if not isinstance(value, ArrayValue) or kind_of(value.node.dtype) != "f":
         return
     node, given = value.node, elementwise_operand(session, cotangent)
     if given.rank > node.rank or kind_of(given.dtype) not in "biuf":

@@ -43,6 +43,8 @@ def broadcast_dim(a: Node, b: Node) -> Node:
     for dim in (a, b):
         is_set = isinstance(dim.op, p.HostOp) and dim.op.fn == "bcast"
         members.update(dict.fromkeys(dim.src if is_set else (dim,)))
+    if len(members) == 1:  # of a set whose members have become the same
+        return next(iter(members))
     return make(p.HostOp("bcast"), *sorted(members, key=lambda n: n.digest))
 
 

@@ -34,24 +34,21 @@ from opkiln.runtime.errors import (
     ShapeError,
     UnsupportedDType,
 )
-from opkiln.runtime.lift import (
+from opkiln.runtime.lift import one, require_equal, value_inputs, walk
+from opkiln.runtime.memo import Memo
+from opkiln.runtime.opgraph import (
     Sizes,
     Spec,
     bound,
     graph_of,
     is_number,
-    one,
     open_sizes,
-    require_equal,
     sizes_of,
-    value_inputs,
-    walk,
 )
-from opkiln.runtime.memo import Memo
 from opkiln.runtime.partial import infer as infer_graph
 from opkiln.runtime.segments import plan_of
 from opkiln.runtime.trace import Out
-from opkiln.runtime.trace.session import failure
+from opkiln.runtime.trace.session import bare_text, failure, is_a
 
 Values = tuple[Any, ...]
 Descs = tuple[TensorDesc, ...]
@@ -68,12 +65,26 @@ def infer(op: OpDef, descs: Sequence[Any]) -> tuple[Descs, bool]:
     if any(map(is_number, descs)) and not op.opaque:
         op, descs = bound(op, descs)
         return _by_graph(op, descs)
-    descs = [TensorDesc.of(d, value=True) if is_number(d) else d for d in descs]
-    for desc in descs:
-        if not isinstance(desc, TensorDesc):
-            raise failure(ArgumentError, f"{op.name}.infer: expected TensorDescs, got {desc!r:.60}")
+    descs = [as_desc(d) for d in descs]
+    require_descs(f"{op.name}.infer", descs)
     found: tuple[Descs, bool] = RULES.find("describe", op)(op, tuple(descs))
     return found
+
+
+def as_desc(value: Any) -> Any:
+    """The description of a Python number; anything else as it is."""
+    return TensorDesc.of(value, value=True) if is_number(value) else value
+
+
+def require_descs(what: str, descs: Sequence[Any]) -> None:
+    """Refuse anything but descriptions.
+
+    Raises:
+        ArgumentError: shows what was given.
+    """
+    for desc in descs:
+        if not isinstance(desc, TensorDesc):
+            raise failure(ArgumentError, f"{what}: expected TensorDescs, got {desc!r:.60}")
 
 
 @RULES.register("describe", OpDef)
@@ -91,11 +102,9 @@ def _by_graph_of(op: OpDef, descs: Descs) -> tuple[Descs, bool]:
     try:
         return _partial(op, descs, sized, device)
     except OpkilnError as error:
-        raise failure(type(error), f"{op.name}: {_without_place(error)}") from None
-
-
-def _without_place(error: OpkilnError) -> str:
-    return str(error).partition("\n  how to fix")[0]
+        text = bare_text(error)
+        named = text.startswith(f"{op.name}: ")
+        raise failure(type(error), text if named else f"{op.name}: {text}") from None
 
 
 def _unknown(desc: TensorDesc, sized: bool) -> bool:
@@ -234,6 +243,8 @@ def _of_shapes(op: ShapeInfer, descs: Sequence[TensorDesc]) -> tuple[Descs, bool
         )
         if desc.value is not None:
             shape = tuple(map(int, desc.value))
+            if min(shape, default=0) < 0:
+                raise failure(ShapeError, f"{op.name}: expected sizes, got {shape}")
         device, dtype = op.of(i)
         inner.append(TensorDesc(dtype, shape, device))
     found, validated = infer(op.op, inner)
@@ -254,7 +265,18 @@ def _by_hook(op: GenericPyOp, descs: Sequence[TensorDesc]) -> tuple[Descs, bool]
             f"{op.name} cannot be inferred: {type(op.obj).__name__} has no method infer",
             fix="define infer(*descs), which returns (a tuple of TensorDescs, validated)",
         )
-    found, validated = hook(*descs)
+    what = f"{op.name}.infer"
+    given = hook(*descs)
+    if not is_a(given, tuple) or len(given) != 2 or not is_a(given[0], tuple, list):
+        raise failure(
+            ArgumentError,
+            f"{what}: expected (a tuple of TensorDescs, validated), got {given!r:.60}",
+            fix="return (desc,), desc.known",
+        )
+    found, validated = given
+    require_descs(what, found)
+    if not is_a(validated, bool, np.bool):
+        raise failure(ArgumentError, f"{what}: expected validated as a bool, got {validated!r:.60}")
     return tuple(found), bool(validated) and all(d.known for d in found)
 
 

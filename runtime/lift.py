@@ -1,4 +1,4 @@
-"""Ops on traced values, by the trait "apply_graph"; and an op with a signature in, its graph out.
+"""Ops on traced values, by the trait "apply_graph".
 
 A vector of sizes, such as the shape that a reshape goes to, is a plain tuple of Python ints and
 symbolic ones while it is traced. To a program its numbers come as lengths of arrays.
@@ -24,20 +24,22 @@ from opkiln.ops.definitions import (
     SubgraphOp,
 )
 from opkiln.ops.defs import OpDef
-from opkiln.ops.record import record
 from opkiln.ops.rules import RULES
-from opkiln.ops.subgraph import Expr, Literal, Subgraph
+from opkiln.ops.subgraph import Literal
+from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime.errors import (
     ArgumentError,
+    BoundsError,
     NotImplementedTrait,
+    OpkilnError,
     ShapeError,
     TraceError,
     UnsupportedDType,
 )
 from opkiln.runtime.grad import with_rule
 from opkiln.runtime.graph import Node, host_const, make
-from opkiln.runtime.memo import Memo
-from opkiln.runtime.trace import Traced, Tracer, apply_row, trace
+from opkiln.runtime.trace import Tracer, apply_row
+from opkiln.runtime.trace.equal import remake
 from opkiln.runtime.trace.promote import BROADCAST, cast, elementwise_operand, session_of
 from opkiln.runtime.trace.session import ArrayValue, HostValue, Session, failure, is_a
 from opkiln.runtime.trace.tracer import wrap
@@ -145,7 +147,8 @@ def _as_node(op: OpDef, args: Values) -> Values:
     src = [host_const(a) if type(a) in (int, float) else _node(session, a) for a in args]
     if isinstance(op, p.Reduce):
         src = [cast(session, src[0], op.dtype), *src[1:]]
-    return (wrap(session, session.make(op, *src)),)
+    made = remake(op, *src) if isinstance(op, p.HostOp) else session.make(op, *src)
+    return (wrap(session, made),)
 
 
 def _node(session: Session, value: Any) -> Node:
@@ -176,6 +179,9 @@ def _cast(op: p.Cast, args: Values) -> Values:
 
 @RULES.register("apply_graph", p.Elementwise)
 def _elementwise(op: p.Elementwise, args: Values) -> Values:
+    arity = ELEMENTWISE[op.row].arity
+    if len(args) != arity:
+        raise failure(ArgumentError, f"{op.name}: expected {arity} inputs, got {len(args)}")
     if any(_is_vector(a) for a in args):
         on_sizes = _ON_SIZES.get(op.row)
         if on_sizes is not None and all(_is_vector(a) or _is_size(a) for a in args):
@@ -232,7 +238,13 @@ def _call(op: Call, args: Values) -> Values:
     if not (named.of_sizes and all(map(_is_vector, arrays))):
         args = tuple(a if i in named.values else as_array(a) for i, a in enumerate(args))
     args = tuple(_sizes(a) if i in named.values else a for i, a in enumerate(args))
-    return (op.named.function(*args, **dict(op.options)),)
+    try:
+        return (op.named.function(*args, **dict(op.options)),)
+    except OpkilnError:
+        raise
+    except (IndexError, TypeError) as error:  # of an option, such as the index of a size
+        cls = BoundsError if isinstance(error, IndexError) else ArgumentError
+        raise failure(cls, f"{op.name}: {error}") from None
 
 
 def _sizes(value: Any) -> Any:
@@ -261,7 +273,7 @@ def one(op: OpDef, args: Values) -> Any:
 def _inlined(op: SubgraphOp, args: Values) -> Values:
     results = walk(op, args, apply_graph)
     if op.gradient is not None:
-        return _own_gradient(op, args, results)
+        results = _own_gradient(op, args, results)
     if not op.grad_mask:
         return results
     return tuple(
@@ -323,14 +335,21 @@ def walk(op: SubgraphOp, args: Values, apply: Callable[[OpDef, Values], Values])
         env[v] = constant.array if isinstance(constant, Literal) else constant
     for expr in graph.exprs:
         results = apply(expr.op, tuple(env[v] for v in expr.inputs))
-        if len(results) != len(expr.outputs):
-            raise failure(
-                ArgumentError,
-                f"{op.name}: {expr.op.name} gives {len(results)} results, expected "
-                f"{len(expr.outputs)}",
-            )
+        require_count(op.name, expr.op, results, len(expr.outputs))
         env.update(zip(expr.outputs, results, strict=True))
     return tuple(env[v] for v in graph.outputs)
+
+
+def require_count(name: str, op: OpDef, results: Values, count: int) -> None:
+    """Refuse another number of results than a graph has variables for.
+
+    Raises:
+        ArgumentError: names the op.
+    """
+    if len(results) != count:
+        raise failure(
+            ArgumentError, f"{name}: {op.name} gives {len(results)} results, expected {count}"
+        )
 
 
 @RULES.register("apply_graph", CompiledOp)
@@ -424,167 +443,29 @@ def _shapes(op: ShapeInfer, args: Values) -> Values:
         dims = [s.node if isinstance(s, HostValue) else host_const(s) for s in vector]
         dummies.append(Tracer(session, session.make(BROADCAST, zero, *dims)))
     results = apply_graph(op.op, tuple(dummies))
-    return tuple(as_array(r.shape).astype(np.int32) for r in results)
+    return tuple(as_array(r.shape, np.dtype(np.int32)) for r in results)
 
 
 # ---- values that are no arrays ----
 
 
-def as_array(value: Any) -> Any:
-    """A vector of sizes, or a size, as an array; anything else as it is."""
+_INT64 = np.dtype(np.int64)
+
+
+def as_array(value: Any, dtype: np.dtype[Any] = _INT64) -> Any:
+    """A vector of sizes, which `dtype` must hold, or a size, as an array; else what is given."""
     if isinstance(value, HostValue):
         return Tracer(value.session, elementwise_operand(value.session, value))
     if not _is_vector(value):
         return value
     traced = [s for s in value if isinstance(s, HostValue)]
     if not traced:
-        return np.array(value, np.int64)
+        return np.array(value, dtype)
     session = session_of(traced)
-    int64 = np.dtype(np.int64)
     src = [host_const(len(value))]
     for at, size in enumerate(value):
         node = size.node if isinstance(size, HostValue) else host_const(size)
-        scalar = session.make(p.FromHost(int64, "check"), node)
+        scalar = session.make(p.FromHost(dtype, "check"), node)
         src += [session.make(p.ExpandDims((0,)), scalar), host_const(at)]
     steps = ((1,),) * len(value)
-    return Tracer(session, session.make(p.UpdateSlices(int64, steps, True), *src))
-
-
-# ---- an op's graph ----
-
-
-@record
-class Spec:
-    """An input for a trace: dtype and sizes of an array that need not exist."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-
-@record
-class Pattern:
-    """An input whose value decides a shape: per number None for a size, else the number itself.
-
-    That a trace must see: -1, other negative numbers, and floats.
-    """
-
-    numbers: tuple[tuple[bool, int | float] | None, ...]  # whether it is a float, and the number
-    vector: bool  # False: one number without axes
-
-
-@record
-class Sizes:
-    """Such an input with its sizes. To a program they are the lengths of arrays without memory.
-
-    So executors are found by them, and a program serves all of them.
-    """
-
-    pattern: Pattern
-    actual: tuple[int, ...]
-
-    @property
-    def arrays(self) -> tuple[Any, ...]:
-        """The arrays of these lengths."""
-        return tuple(np.broadcast_to(_NO_MEMORY, n) for n in self.actual)
-
-    @property
-    def specs(self) -> tuple[Spec, ...]:
-        """Their descriptions for a trace."""
-        return tuple(Spec(_NO_MEMORY.dtype, (n,)) for n in self.actual)
-
-
-_NO_MEMORY = np.zeros((), np.bool_)
-_GRAPHS: Memo[Traced] = Memo(1024)
-
-
-def sizes_of(op: OpDef, value: Any) -> Sizes:
-    """An input whose value decides a shape."""
-    array = np.asarray(value)
-    if array.ndim > 1 or array.dtype.kind not in "iuf":
-        raise failure(
-            ArgumentError,
-            f"{op.name}: expected sizes as a vector of integers, got {array.dtype.name} of shape "
-            f"{array.shape}",
-        )
-    numbers = array.reshape(-1).tolist()
-    seen = [type(n) is float or n < 0 for n in numbers]
-    pattern = tuple(
-        (type(n) is float, n) if literal else None for n, literal in zip(numbers, seen, strict=True)
-    )
-    rest = tuple(n for n, literal in zip(numbers, seen, strict=True) if not literal)
-    return Sizes(Pattern(pattern, array.ndim == 1), rest)
-
-
-def open_sizes(count: int | None) -> Sizes:
-    """Sizes that are not known: a vector of `count`, or one without axes."""
-    numbers = (None,) * (1 if count is None else count)
-    return Sizes(Pattern(numbers, count is not None), (2,) * len(numbers))
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a Python number, which takes the dtype of what it meets."""
-    return type(value) in (bool, int, float, complex)
-
-
-def bound(op: OpDef, inputs: Sequence[Any]) -> tuple[OpDef, Values]:
-    """The op with the Python numbers among its inputs built in, and the other inputs."""
-    sized = value_inputs(op, len(inputs))
-    numbers = {i: v for i, v in enumerate(inputs) if is_number(v) and i not in sized}
-    if not numbers:
-        return op, tuple(inputs)
-    variables = tuple(range(1, len(inputs) + 1))
-    results = len(inputs) + 1
-    graph = Subgraph(
-        tuple(v for v in variables if v - 1 not in numbers),
-        tuple((i + 1, value) for i, value in numbers.items()),
-        (Expr(op, variables, (results,)),),
-        (results,),
-    )
-    return SubgraphOp(graph, op.name), tuple(v for i, v in enumerate(inputs) if i not in numbers)
-
-
-def runner(op: OpDef, holes: Sequence[Pattern | None]) -> Callable[..., Values]:
-    """The op as a function of arrays, and of tuples of arrays whose lengths are sizes."""
-
-    def run(*inputs: Any) -> Values:
-        args = tuple(
-            given if hole is None else _filled(hole, given)
-            for hole, given in zip(holes, inputs, strict=True)
-        )
-        results = tuple(as_array(v) for v in apply_graph(op, args))
-        keep = [v is None or isinstance(v, ArrayValue) for v in results]  # None: no value there
-        return tuple(v if k else Literal.of(v).array for v, k in zip(results, keep, strict=True))
-
-    run.__name__ = run.__qualname__ = op.name
-    return run
-
-
-def _filled(hole: Pattern, given: Values) -> Any:
-    lengths = iter(given)
-    values = tuple(next(lengths).shape[0] if n is None else n[1] for n in hole.numbers)
-    return values if hole.vector else values[0]
-
-
-def graph_of(op: OpDef, specs: Sequence[Spec | Sizes]) -> Traced:
-    """The traced op; actual sizes matter only where the op asks for one while tracing."""
-    key = (op, tuple((s.dtype, s.ndim) if isinstance(s, Spec) else s.pattern for s in specs))
-    leaves = [leaf for s in specs for leaf in ((s,) if isinstance(s, Spec) else s.specs)]
-    traced = _GRAPHS.get(key, lambda: _trace(op, specs, leaves))
-    if all(leaves[i].shape[axis] == n for i, axis, n in traced.pins if i < len(leaves)):
-        return traced
-    return _trace(op, specs, leaves)
-
-
-def _trace(op: OpDef, specs: Sequence[Spec | Sizes], leaves: Sequence[Spec]) -> Traced:
-    numbers = iter(range(len(leaves)))
-    tree = tuple(
-        next(numbers) if isinstance(s, Spec) else tuple(next(numbers) for _ in s.actual)
-        for s in specs
-    )
-    run = runner(op, [None if isinstance(s, Spec) else s.pattern for s in specs])
-    return trace(run, ["inputs"], [2], (tree,), leaves, "a" * len(leaves), name=op.name)
+    return Tracer(session, session.make(p.UpdateSlices(dtype, steps, True), *src))

@@ -12,7 +12,7 @@ from opkiln.ops.definitions import CompiledOp, JITFusionOp, SubgraphOp
 from opkiln.ops.defs import Key, OpDef
 from opkiln.ops.record import record
 from opkiln.ops.subgraph import Constant, Expr, Literal, Subgraph
-from opkiln.runtime.lift import on_sizes, shape_only, value_inputs
+from opkiln.runtime.lift import on_sizes, require_count, shape_only, value_inputs
 from opkiln.runtime.memo import Memo
 
 Values = tuple[Any, ...]
@@ -33,6 +33,7 @@ class Step:
 class Plan:
     """The steps of a subgraph, in order."""
 
+    name: str
     graph: Subgraph
     steps: tuple[Step, ...]
     syncs: int  # how many pieces end only because a later one needs the values
@@ -44,6 +45,7 @@ class Plan:
             env[v] = constant.array if isinstance(constant, Literal) else constant
         for step in self.steps:
             results = step.op.apply(*(env[v] for v in step.inputs))
+            require_count(self.name, step.op, results, len(step.outputs))
             env.update(zip(step.outputs, results, strict=True))
             for v in step.last:
                 del env[v]
@@ -62,7 +64,7 @@ def _plan(op: OpDef, opt_level: int, options: tuple[tuple[str, Key], ...]) -> Pl
     levels = _Levels(graph)
     if not levels.top and not op.opaque:
         return None
-    return Plan(graph, _steps(graph, levels, opt_level, options), levels.syncs)
+    return Plan(op.name, graph, _steps(graph, levels, opt_level, options), levels.syncs)
 
 
 class _Flat:

@@ -10,7 +10,7 @@ import numpy as np
 from opkiln.ops import primitives as p
 from opkiln.ops.calls import FUNCTIONS, MANY, Call
 from opkiln.ops.definitions import CompiledOp, FastpathCopy, Identity, JITFusionOp, SubgraphOp
-from opkiln.ops.defs import OpDef
+from opkiln.ops.defs import OpDef, encode
 from opkiln.ops.dtypes import as_dtype
 from opkiln.ops.subgraph import Constant, Expr, Literal, Subgraph
 from opkiln.ops.table import ELEMENTWISE
@@ -75,11 +75,24 @@ def _call(name: str, options: Mapping[str, Any]) -> Call:
         if option not in known:
             accepted = f"its options are {', '.join(known)}" if known else "it has none"
             raise failure(ArgumentError, f"op {name!r} has no option {option!r}", fix=accepted)
-    return Call(name, ((k, _option(v)) for k, v in options.items()))
+    return Call(name, ((k, _option(name, k, v)) for k, v in options.items()))
 
 
-def _option(value: Any) -> Any:
-    return tuple(map(_option, value)) if is_a(value, list, tuple) else value
+def _option(name: str, option: str, value: Any) -> Any:
+    """An option as plain values, in one spelling.
+
+    Raises:
+        ArgumentError: it has none.
+    """
+    if is_a(value, list, tuple):
+        return tuple(_option(name, option, v) for v in value)
+    try:
+        plain: Any = as_dtype("" if value is None else value) if option == "dtype" else value
+        plain = plain.item() if isinstance(plain, np.generic) else plain
+        encode(plain)
+    except TypeError as error:
+        raise failure(ArgumentError, f"op {name!r}: {option}={value!r:.60}: {error}") from None
+    return plain
 
 
 def _like(name: str) -> str:
@@ -121,9 +134,9 @@ def replace_vars(graph: Subgraph, new: Mapping[int, int]) -> Subgraph:
     return made
 
 
-def remove_unused(graph: Subgraph) -> Subgraph:
-    """Without exprs and constants that no output comes from; the user's own code stays."""
-    exprs = tuple(reversed(list(graph.needed(graph.outputs))))
+def remove_unused(graph: Subgraph, *, own_code: bool = True) -> Subgraph:
+    """Without exprs and constants that no output comes from; `own_code` of the user stays."""
+    exprs = tuple(reversed(list(graph.needed(graph.outputs, own_code=own_code))))
     used = {*graph.outputs, *(v for expr in exprs for v in expr.inputs)}
     constants = tuple(c for c in graph.constants if c[0] in used)
     return Subgraph(graph.inputs, constants, exprs, graph.outputs)

@@ -21,11 +21,13 @@ from opkiln.ops.definitions import (
     ShapeInfer,
     SubgraphOp,
 )
-from opkiln.ops.defs import Key, OpDef
+from opkiln.ops.defs import Key, OpDef, encode
+from opkiln.ops.dtypes import kind_of
 from opkiln.ops.rules import RULES
 from opkiln.ops.subgraph import EncodedGraph, Subgraph
 from opkiln.runtime import debug
 from opkiln.runtime.compile import compile as compiled
+from opkiln.runtime.config import config
 from opkiln.runtime.describe import TensorDesc, device_of
 from opkiln.runtime.errors import (
     ArgumentError,
@@ -37,21 +39,19 @@ from opkiln.runtime.errors import (
 )
 from opkiln.runtime.fusion import fusion_enabled, require_fusible
 from opkiln.runtime.inference import require_equal_descs
-from opkiln.runtime.lift import (
+from opkiln.runtime.lift import one, value_inputs, walk
+from opkiln.runtime.memo import Memo
+from opkiln.runtime.opgraph import (
     Pattern,
     Sizes,
     Spec,
     bound,
     graph_of,
     is_number,
-    one,
     open_sizes,
     runner,
     sizes_of,
-    value_inputs,
-    walk,
 )
-from opkiln.runtime.memo import Memo
 from opkiln.runtime.options import checked as checked_options
 from opkiln.runtime.reference import interpret
 from opkiln.runtime.segments import plan_of
@@ -106,6 +106,24 @@ def _check_generic(op: GenericPyOp) -> None:
     for name in ("infer", "apply_graph", "grad", "key"):
         if not callable(getattr(op.obj, name, lambda: None)):
             raise failure(ArgumentError, f"GenericPyOp: {kind.__name__}.{name} is not callable")
+    try:
+        hash(op.obj)
+    except TypeError as error:  # as of a list in a field
+        raise failure(ArgumentError, f"GenericPyOp: {kind.__name__}: {error}") from None
+    if hasattr(op.obj, "key"):
+        _check_key(op.obj.key(), kind.__name__)
+
+
+def _check_key(key: Any, name: str) -> None:
+    try:
+        fits = bool(encode(key)) and is_a(key, tuple)
+    except TypeError:
+        fits = False
+    if not fits:
+        raise failure(
+            ArgumentError,
+            f"GenericPyOp: {name}.key: expected a tuple of plain values, got {key!r:.60}",
+        )
 
 
 @RULES.register("check", SubgraphOp)
@@ -155,9 +173,15 @@ def _split(op: OpDef, inputs: Values) -> list[Spec | Sizes]:
     """The inputs as `graph_of` takes them."""
     sized = value_inputs(op, len(inputs))
     return [
-        sizes_of(op, v) if i in sized else Spec(np.asarray(v).dtype, np.shape(v))
+        sizes_of(op, v) if i in sized else Spec(_native_array(v).dtype, np.shape(v))
         for i, v in enumerate(inputs)
     ]
+
+
+def _native_array(value: Any) -> Any:
+    """An array in native byte order."""
+    array = np.asarray(value)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 @RULES.register("apply", OpDef)
@@ -168,7 +192,7 @@ def _interpreted(op: OpDef, inputs: Values) -> Values:
     traced = graph_of(op, specs)
     arrays: list[Any] = []
     for value, spec in zip(inputs, specs, strict=True):
-        arrays += [np.asarray(value)] if isinstance(spec, Spec) else spec.arrays
+        arrays += [_native_array(value)] if isinstance(spec, Spec) else spec.arrays
     results = interpret(traced.graph, [*arrays, *traced.captures])
     return tuple(results[o.index] if isinstance(o, Out) else o for o in traced.out_tree)
 
@@ -194,10 +218,16 @@ def _walked(op: SubgraphOp, inputs: Values) -> Values:
     return walk(op, inputs, apply)
 
 
+def _size_vector(op: ShapeInfer, given: Any) -> Any:
+    sizes = np.asarray(given)
+    if sizes.dtype.kind not in "iu" and sizes.shape != (0,):
+        raise failure(ArgumentError, f"{op.name}: expected vectors of integers, got {given!r:.60}")
+    return sizes.astype(np.int64)
+
+
 @RULES.register("apply", ShapeInfer)
 def _inferred(op: ShapeInfer, inputs: Values) -> Values:
-    descs = tuple(TensorDesc.of(np.asarray(v, np.int64), value=True) for v in inputs)
-    found, validated = op.infer(descs)
+    found, validated = op.infer([TensorDesc.of(_size_vector(op, v), value=True) for v in inputs])
     if not validated:
         raise failure(ShapeError, f"{op.name}: shape inference incomplete: {list(found)}")
     return tuple(np.array(desc.value) for desc in found)
@@ -212,6 +242,12 @@ def _hook(op: GenericPyOp, inputs: Values) -> Values:
             f"{op.name}.apply: expected a tuple of arrays, got {type(results).__name__}",
             fix="return (result,)",
         )
+    for i, value in enumerate(results):
+        if not hasattr(value, "dtype") and not is_number(value):
+            raise failure(
+                ArgumentError,
+                f"{op.name}.apply: expected arrays, got a {type(value).__name__} as result {i}",
+            )
     return tuple(results)
 
 
@@ -229,10 +265,31 @@ def _grad_hook(op: GenericPyGrad, inputs: Values) -> Values:
             fix="return a tuple with one per input, None for none",
         )
     return tuple(
-        np.zeros_like(x) if g is None else g
-        for x, g, wanted in zip(own, found, op.need, strict=True)
+        _gradient(op.op.name, i, np.asarray(x), g)
+        for i, (x, g, wanted) in enumerate(zip(own, found, op.need, strict=True))
         if wanted
     )
+
+
+def _gradient(name: str, index: int, x: Any, gradient: Any) -> Any:
+    """What a hook gave for an input, in its dtype and shape.
+
+    Raises:
+        GradientError: no real numbers, or they do not broadcast to the input.
+    """
+    if gradient is None:
+        return np.zeros_like(x)
+    array = np.asarray(gradient)
+    fits = array.ndim <= x.ndim and all(
+        n in (1, m) for n, m in zip(array.shape[::-1], x.shape[::-1], strict=False)
+    )
+    if kind_of(array.dtype) not in "biuf" or not fits:
+        raise failure(
+            GradientError,
+            f"{name}.grad: expected an array of {x.dtype.name} of shape {x.shape} for input "
+            f"{index}, got {array.dtype.name} of shape {array.shape}",
+        )
+    return np.broadcast_to(array.astype(x.dtype, copy=False), x.shape)
 
 
 # ---- compiled ----
@@ -251,7 +308,8 @@ def function_of(op: OpDef, holes: tuple[Pattern | None, ...] | None, opt_level: 
         run = _any_inputs(op) if holes is None else runner(op, holes)
         return compiled(run, name=op.name, opt_level=opt_level, **dict(options))  # type: ignore[call-overload]
 
-    return _FUNCTIONS.get((op, holes, opt_level, options), make)
+    # Made while opkiln is disabled it is a plain one.
+    return _FUNCTIONS.get((op, holes, opt_level, options, config.disable), make)
 
 
 def _any_inputs(op: OpDef) -> Callable[..., Values]:
@@ -263,6 +321,12 @@ def _any_inputs(op: OpDef) -> Callable[..., Values]:
         holes: list[Pattern | None] = []
         for i, given in enumerate(inputs):
             vector = is_a(given, tuple)
+            if i not in sized and is_a(given, tuple, list, dict):
+                raise failure(
+                    ArgumentError,
+                    f"{op.name}: expected an array as input {i}, got a {type(given).__name__}",
+                    fix="pass np.asarray(x)",
+                )
             args.append(given if i not in sized or vector else (given,))
             count = len(given) if vector else None
             holes.append(open_sizes(count).pattern if i in sized else None)
@@ -297,11 +361,14 @@ def _run(op: CompiledOp, inputs: Values) -> Values:
             if fusion_enabled.fell_back(inner.name, why):
                 debug.log(1, "%s runs unfused: %s", op.name, why)
             inner, level = inner.op, op.opt_level
+    if inner.opaque and not isinstance(inner, SubgraphOp):
+        return apply(inner, inputs)  # there is nothing around it to compile
     plan = plan_of(inner, level, op.options)
     if plan is None:
         results = _native(inner, inputs, level, op.options)
         if (
             inner is op.op
+            and not config.disable
             and isinstance(inner, SubgraphOp)
             and not value_inputs(inner, len(inputs))
         ):
@@ -331,7 +398,8 @@ def _unfusible(op: JITFusionOp, inputs: Values) -> str | None:
 def _require_fusible(op: JITFusionOp, inputs: Values) -> None:
     if op.opaque or plan_of(op.op, 2, ()) is not None:
         raise FusionUnsupported(f"{op.name}: a program that is cut cannot be one fused kernel")
-    require_fusible(op.name, graph_of(op, _split(op, inputs)).graph)
+    whole, left = bound(op, inputs)
+    require_fusible(op.name, graph_of(whole, _split(whole, left)).graph)
 
 
 def _native(op: OpDef, inputs: Values, level: int, options: tuple[tuple[str, Key], ...]) -> Values:

@@ -339,6 +339,18 @@ def test_vjp() -> None:
     assert again[0].tolist() == [[2.0] * 2] * 3
 
 
+def test_a_cotangent_may_be_none_at_every_place_of_the_tree() -> None:
+    x = np.ones(2)
+    _, pull = ok.vjp(lambda x: (x * 2, {"a": x}), x)
+    for cotangent, want in (
+        (None, 0), ((x, None), 2), ((None, {"a": x}), 1), ((None, {"a": None}), 0),
+    ):  # fmt: skip
+        assert pull(cotangent)[0].tolist() == [want, want]
+    for wrong in (3.0, (x,), (x, x), [x, {"a": x}], (x, {"b": x})):
+        with pytest.raises(errors.GradientError, match="expected the tree of the result"):
+            pull(wrong)
+
+
 def test_vjp_uses_the_result_in_place_of_computing_it_again() -> None:
     _, pull = ok.vjp(np.exp, np.ones(3))
     (graph,) = [str(pull.func.lower(*pull.args, np.ones(3)).graph)]
@@ -439,6 +451,8 @@ def test_argnums_are_checked() -> None:
     for argnums in ("x", 1.5, (), (0, 0), None, True):
         with pytest.raises(errors.ArgumentError, match="argnums"):
             ok.grad(np.sin, argnums)  # type: ignore[arg-type]
+    with pytest.raises(errors.GradientError, match="-1 is argument y once more, of 2"):
+        ok.grad(lambda x, y: (x * y).sum(), (1, -1))(np.ones(2), np.ones(2))
     with pytest.raises(errors.GradientError, match="there is no argument 3"):
         ok.grad(lambda x: x.sum(), 3)(np.ones(2))
 

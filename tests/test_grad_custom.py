@@ -143,7 +143,20 @@ def test_refusals() -> None:
     def plain(x: Any) -> Any:
         return x
 
+    @ok.custom_gradient
+    def never(x: Any) -> Any:
+        if x is None:
+            yield x
+
+    @ok.custom_gradient
+    def thrice(x: Any) -> Any:
+        g = yield x
+        yield g
+        yield g
+
     for fn, message in (
+        (never, "never yields nothing"),
+        (thrice, "thrice yields more than twice"),
         (once, "once yields its result and nothing else"),
         (much, "much gave 2 cotangents for the 1 arrays of argument 0"),
         (wide, "with 2 axes for one of float64 with 1"),

@@ -27,7 +27,7 @@ STAGES: list[set[str]] = [
     {"trace", "rewrite", "jit"},
     {"grad"},
     {"indexmap", "lift"},
-    {"segments"},
+    {"opgraph", "segments"},
     {"inference"},
     {"kernel", "stores"},
     {"fuse"},

@@ -15,7 +15,7 @@ import numpy as np
 from opkiln.ops import primitives as p
 from opkiln.ops.dtypes import kind_of
 from opkiln.ops.record import record
-from opkiln.runtime.errors import TraceError
+from opkiln.runtime.errors import ArgumentError, TraceError
 from opkiln.runtime.grad.reverse import Reverse, same_values, variable
 from opkiln.runtime.graph import Graph, Node, const_value, substituted, topological
 from opkiln.runtime.infer import graph_input
@@ -117,6 +117,10 @@ def backward_of(
             TraceError,
             "a backward graph of a function that holds arrays",
             fix="pass them as inputs",
+        )
+    if len(has) != len(outputs):
+        raise failure(
+            ArgumentError, f"expected a mask of {len(outputs)} results, got one of {len(has)}"
         )
     count = len(given) + len(outputs)
     seeds = [

@@ -131,7 +131,8 @@ def custom_gradient(fn: F, /) -> F:
         """The result, and what makes the arguments' cotangents of its cotangent."""
         if generator:
             steps = fn(*args, **kwargs)
-            return next(steps), functools.partial(_sent, name, steps)
+            result = _sent(name, steps, None, "yields nothing")
+            return result, functools.partial(_pulled, name, steps)
         made: Any = fn(*args, **kwargs)
         if not is_a(made, tuple) or len(made) != 2 or not callable(made[1]):
             raise failure(
@@ -161,15 +162,26 @@ def custom_gradient(fn: F, /) -> F:
     return cast("F", function)
 
 
-def _sent(name: str, steps: Any, cotangent: Any) -> Any:
+_FIX = "write `g = yield result`, then `yield` the cotangents of the arguments"
+
+
+def _sent(name: str, steps: Any, value: Any, end: str) -> Any:
+    """What a generator yields next.
+
+    Raises:
+        GradientError: it ended; `end` says what it did.
+    """
     try:
-        return steps.send(cotangent)
+        return steps.send(value)
     except StopIteration:
-        raise failure(
-            GradientError,
-            f"custom_gradient: {name} yields its result and nothing else",
-            fix="write `g = yield result`, then `yield` the cotangents of the arguments",
-        ) from None
+        raise failure(GradientError, f"custom_gradient: {name} {end}", fix=_FIX) from None
+
+
+def _pulled(name: str, steps: Any, cotangent: Any) -> Any:
+    given = _sent(name, steps, cotangent, "yields its result and nothing else")
+    for _ in steps:
+        raise failure(GradientError, f"custom_gradient: {name} yields more than twice", fix=_FIX)
+    return given
 
 
 def leaves(tree: Any) -> list[Any]:

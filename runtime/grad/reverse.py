@@ -235,10 +235,15 @@ class Reverse:
                 raise self._failure(
                     end,
                     f"the gradient with respect to {self.wrt[node]}: the result depends on it only "
-                    f"through {end.op.name}, which has no gradient",
+                    f"through {self._name(end)}, which has no gradient",
                     "leave the argument out of argnums=, or define the gradient that is meant by "
                     "ok.custom_gradient",
                 )
+
+    def _name(self, node: Node) -> str:
+        """The op's name; of a function with its own rule that function's."""
+        custom = isinstance(node.op, CustomOutput)
+        return custom_of(self.session, node).name if custom else node.op.name
 
     def _failure(self, node: Node, message: str, fix: str | None = None) -> Exception:
         return failure(GradientError, message, fix=fix, place=self.session.places.get(node))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -86,6 +87,12 @@ def failure(
 ) -> OpkilnError:
     """An error that names the user's line."""
     return cls(f"{message} ({place_text(place or user_place())})", fix=fix)
+
+
+def bare_text(error: OpkilnError) -> str:
+    """What is wrong, without the line and the fix."""
+    text = str(error).partition("\n  how to fix")[0]
+    return re.sub(r" \([^()]*:\d+\)$", "", text)
 
 
 def is_a(value: Any, *kinds: type) -> bool:
