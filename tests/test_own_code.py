@@ -399,3 +399,16 @@ def test_extents_that_become_equal_are_one() -> None:
         dx, dy = g.apply(x, y, least * least, np.ones_like(x))
         np.testing.assert_allclose(dx, 2 * least * (x * x <= y) * 2 * x, rtol=1e-14)
         np.testing.assert_allclose(dy, [(2 * least * (x * x > y)).sum()], rtol=1e-14)
+
+
+def test_numbers_alone_give_what_numpy_gives() -> None:
+    """Also a bool, and the result of numbers as an input of the next op."""
+    b = ok.SubgraphBuilder("numbers")
+    x, y, z = (b.input() for _ in range(3))
+    b.outputs(b.apply("+", b.apply("+", b.apply("*", y, z), z), x))
+    op = b.get()
+    for y, z in ((1.5, 2), (True, 2.0), (True, False), (2, 3), (1j, 2)):
+        want = np.add(np.add(np.multiply(y, z), z), X)
+        for made in (op, ok.CompiledOp(op), ok.JITFusionOp(op, strict=False)):
+            (got,) = made.apply(X, y, z)
+            assert (got.dtype, got.tolist()) == (want.dtype, want.tolist())

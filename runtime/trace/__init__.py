@@ -121,8 +121,9 @@ def apply_row(name: str, *args: Any) -> Any:
     from opkiln.ops.table import ELEMENTWISE
 
     row = ELEMENTWISE[name]
-    arrays = [np.asarray(a) if not isinstance(a, (int, float)) else a for a in args]
-    types = tuple(type(a) if isinstance(a, (int, float)) else a.dtype for a in arrays)
+    weak = (int, float, complex)  # and nothing that derives from them: np.float64 has a dtype
+    arrays = [a if type(a) in weak else np.asarray(a) for a in args]
+    types = tuple(type(a) if type(a) in weak else a.dtype for a in arrays)
     wanted, _ = row.signature(row, types)
     with np.errstate(all="ignore"):
         result = row.numpy(*(np.asarray(a, d) for a, d in zip(arrays, wanted, strict=True)))
