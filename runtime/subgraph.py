@@ -87,12 +87,14 @@ def _option(name: str, option: str, value: Any) -> Any:
     if is_a(value, list, tuple):
         return tuple(_option(name, option, v) for v in value)
     try:
-        plain: Any = as_dtype("" if value is None else value) if option == "dtype" else value
-        plain = plain.item() if isinstance(plain, np.generic) else plain
-        encode(plain)
+        if option == "dtype":
+            value = as_dtype("" if value is None else value)
+        elif is_a(value, np.generic):
+            value = value.item()
+        encode(value)
     except TypeError as error:
         raise failure(ArgumentError, f"op {name!r}: {option}={value!r:.60}: {error}") from None
-    return plain
+    return value
 
 
 def _like(name: str) -> str:

@@ -121,9 +121,12 @@ def apply_row(name: str, *args: Any) -> Any:
     from opkiln.ops.table import ELEMENTWISE
 
     row = ELEMENTWISE[name]
-    weak = (int, float, complex)  # and nothing that derives from them: np.float64 has a dtype
-    arrays = [a if type(a) in weak else np.asarray(a) for a in args]
-    types = tuple(type(a) if type(a) in weak else a.dtype for a in arrays)
+    # Weak is nothing that derives from these: np.float64 has a dtype.
+    weak = [type(a) in (int, float, complex) for a in args]
+    arrays: list[Any] = [a if w else np.asarray(a) for a, w in zip(args, weak, strict=True)]
+    types: tuple[Any, ...] = tuple(
+        [cast("Any", type(a)) if w else a.dtype for a, w in zip(arrays, weak, strict=True)]
+    )
     wanted, _ = row.signature(row, types)
     with np.errstate(all="ignore"):
         result = row.numpy(*(np.asarray(a, d) for a, d in zip(arrays, wanted, strict=True)))
