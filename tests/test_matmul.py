@@ -310,3 +310,25 @@ def test_halves_and_bools_are_no_products_of_the_graph() -> None:
         x = graph_input(0, np.dtype(dtype), 2)
         with pytest.raises(TypeError, match="cast to float32 first"):
             make(p.MatMul(), x, x)
+
+
+@pytest.mark.parametrize(
+    ("order", "axis"),
+    [(None, None), (None, 0), (2, 1), (1, -1), (np.inf, 0), (-np.inf, 1), ("fro", None),
+     (None, (0, 1)), ("fro", (1, 0))],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4", "c8"])
+def test_norms(order: Any, axis: Any, dtype: str) -> None:
+    x = np.random.default_rng(0).normal(0, 5, (4, 6)).astype(dtype)
+    for keep in (False, True):
+        want = np.linalg.norm(x, order, axis, keep)
+        got = ok.compile(lambda a, k=keep: np.linalg.norm(a, order, axis, k))(x)
+        assert np.asarray(got).dtype == want.dtype and np.shape(got) == np.shape(want)
+        np.testing.assert_allclose(got, want, rtol=2e-6)
+
+
+def test_norms_of_singular_values_are_refused() -> None:
+    with pytest.raises(ok.errors.TraceError, match="ord='nuc' over 2 axes"):
+        ok.compile(lambda a: np.linalg.norm(a, "nuc"))(np.ones((2, 2)))
+    with pytest.raises(ok.errors.TraceError, match="ord=2 over 2 axes"):
+        ok.compile(lambda a: np.linalg.norm(a, 2))(np.ones((2, 2)))

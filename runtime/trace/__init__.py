@@ -188,8 +188,11 @@ def trace(
             if not capture.name:  # what has a name outside may be written by others meanwhile
                 session.require_unchanged(owner, place)
         return Traced(graph, out_tree, tuple(session.captures), pins, places, found)
-    except (TypeError, AttributeError) as error:
-        if not is_a(error, OpkilnError):
+    except (TypeError, AttributeError, ValueError) as error:
+        told = error.__cause__
+        if isinstance(told, OpkilnError):  # NumPy's words for what it was told
+            raise told from None
+        if not is_a(error, OpkilnError, ValueError):
             _note_lists(error, names, tree)
         raise
     except RecursionError:  # of plain functions; those that are compiled are counted

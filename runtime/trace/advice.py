@@ -6,7 +6,6 @@ WRITE_INSTEAD = {
     "zeros": "write np.zeros_like(x)",
     "ones": "write np.ones_like(x)",
     "full": "write np.full_like(x, value)",
-    "norm": "write np.sqrt((x * x).sum(axis))",
     "percentile": "compute it outside the compiled function",
     "quantile": "compute it outside the compiled function",
     "sort": "sort outside the compiled function",
@@ -20,6 +19,24 @@ WRITE_INSTEAD = {
     "nanargmax": "write np.where(np.isnan(x), -np.inf, x).argmax(axis)",
     "nanargmin": "write np.where(np.isnan(x), np.inf, x).argmin(axis)",
     "take": "write x[i] for each literal index and np.stack them, or index outside",
+    **dict.fromkeys(
+        (
+            "cov",
+            "corrcoef",
+            "convolve",
+            "interp",
+            "bincount",
+            "gradient",
+            "trapezoid",
+            "inv",
+            "svd",
+            "det",
+            "eigh",
+            "take_along_axis",
+            "sliding_window_view",
+        ),
+        "compute it outside the compiled function",
+    ),
     "insert": "write np.concatenate((x[:i], values, x[i:]), axis)",
     "delete": "write np.concatenate((x[:i], x[i + 1:]), axis)",
     "resize": "write np.tile and a slice, or x.reshape(shape) for as many elements",
@@ -27,6 +44,9 @@ WRITE_INSTEAD = {
 }
 
 # out= inside a trace.
+WRITE_INTO = (
+    "to write into a new array, make it by np.zeros_like(x) instead of np.zeros or np.empty"
+)
 NO_OUT = "leave it out here; the caller may pass out= to the compiled function"
 
 # Methods of ufuncs.

@@ -199,25 +199,6 @@ def vdot(a: Any, b: Any, /) -> Any:
     return dot(*(Tracer(session, node) for node in flat))
 
 
-def outer(a: Any, b: Any, out: Any = None) -> Any:
-    """np.outer."""
-    reductions.refuse_out("outer", out)
-    session, nodes = _operands(a, b)
-    x, y = (_flat(session, node) for node in nodes)
-    column = session.make(p.ExpandDims((1,)), x)
-    return call_row("multiply", Tracer(session, column), Tracer(session, y))
-
-
-def _linalg_outer(x1: Any, x2: Any, /) -> Any:
-    session, nodes = _operands(x1, x2)
-    if any(node.rank != 1 for node in nodes):
-        ranks = " and ".join(str(node.rank) for node in nodes)
-        raise failure(
-            ShapeError, f"Input arrays must be one-dimensional, but they are of rank {ranks}"
-        )
-    return outer(*(Tracer(session, node) for node in nodes))
-
-
 def _flat(session: Session, node: Node) -> Node:
     """np.ravel."""
     if node.rank == 1:
@@ -268,18 +249,45 @@ def multi_dot(arrays: Any, *, out: Any = None) -> Any:
     return result
 
 
+# Norms of vectors by ord=; of a matrix only the Frobenius norm, which is that of its elements.
+_NORMS: dict[Any, Callable[[Any, Any, Any], Any]] = {
+    2: lambda size, axis, keep: call_row("sqrt", (size * size).sum(axis, keepdims=keep)),
+    1: lambda size, axis, keep: size.sum(axis, keepdims=keep),
+    np.inf: lambda size, axis, keep: size.max(axis, keepdims=keep),
+    -np.inf: lambda size, axis, keep: size.min(axis, keepdims=keep),
+}
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: Any = False) -> Any:
+    """np.linalg.norm, but for those that take singular values or are no norm."""
+    session, (node,) = _operands(x)
+    kind = node.dtype.kind
+    array = Tracer(session, node if kind in "fc" else cast(session, node, np.dtype(np.float64)))
+    axes = None if axis is None else views.many_axes(axis, node.rank)
+    count = node.rank if axes is None else len(axes)
+    wanted = 2 if ord is None or (ord == "fro" and count == 2) else ord
+    matrix = ord is not None and ord != "fro" and count != 1
+    if wanted not in _NORMS or matrix:
+        raise failure(
+            TraceError,
+            f"np.linalg.norm: ord={ord!r} over {count} axes cannot be traced yet",
+            fix="compute it outside the compiled function; ord= of None, and of 1, 2, inf and -inf "
+            "over one axis, can",
+        )
+    return _NORMS[wanted](abs(array), axes, keepdims)
+
+
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.dot: dot,
     np.inner: inner,
     np.vdot: vdot,
-    np.outer: outer,
     np.tensordot: tensordot,
     np.einsum: contraction.einsum,
     np.linalg.matmul: _linalg_matmul,
     np.linalg.vecdot: _linalg_vecdot,
-    np.linalg.outer: _linalg_outer,
     np.linalg.tensordot: tensordot,
     np.linalg.multi_dot: multi_dot,
+    np.linalg.norm: norm,
 }
 METHODS: dict[str, Callable[..., Any]] = {"dot": dot}
 UFUNCS: dict[np.ufunc, Callable[..., Any]] = {

@@ -10,6 +10,7 @@ import numpy as np
 from opkiln.ops.table import BY_UFUNC, ELEMENTWISE
 from opkiln.runtime.errors import MissingAttribute, OpkilnError, ShapeError, TraceError
 from opkiln.runtime.graph import Node, const_value, topological
+from opkiln.runtime.trace.advice import WRITE_INTO
 from opkiln.runtime.trace.promote import (
     BROADCAST,
     cast,
@@ -262,14 +263,15 @@ class Tracer(Operators, ArrayValue):
     )
     __int__ = __float__ = __complex__ = item = tolist = _needs_value(
         f"int(), float(), .item(): {_NO_VALUE}",
-        "keep it an array (x.astype(np.float64)), or convert the returned result outside",
+        "keep it an array (x.astype(np.float64)), or convert the returned result outside; "
+        + WRITE_INTO,
         "int(), float(), .item() of",
         "keep it an array",
     )
     __array__ = _advice(
         f"np.asarray, np.array or a function that needs a real array: {_NO_VALUE}",
         "drop np.asarray (np.array, np.ascontiguousarray): this is an array already, and "
-        "x.astype(dtype) converts it; to join several, write np.stack((a, b))",
+        "x.astype(dtype) converts it; to join several, write np.stack((a, b)); " + WRITE_INTO,
     )
     __jax_array__ = _advice(
         "arithmetic between a JAX array and a traced array: JAX needs a real array",

@@ -11,7 +11,7 @@ from opkiln.ops.defs import OpRow
 from opkiln.ops.table import BY_UFUNC, ELEMENTWISE, REDUCTION_OF
 from opkiln.runtime.errors import CallError, NotYet, NotYetFunction, TraceError
 from opkiln.runtime.trace import linear, reductions, times, views
-from opkiln.runtime.trace.advice import METHODS_ADVICE, WRITE_INSTEAD
+from opkiln.runtime.trace.advice import METHODS_ADVICE, WRITE_INSTEAD, WRITE_INTO
 from opkiln.runtime.trace.promote import as_dtype, cast, elementwise, operand, session_of
 from opkiln.runtime.trace.session import ArrayValue, failure, is_a
 from opkiln.runtime.trace.tracer import Tracer, call_row, update_in_place
@@ -208,11 +208,14 @@ def _require_writable(name: str, out: Any) -> None:
     if out is None:
         return
     if not isinstance(out, ArrayValue):
-        what = "a captured array" if isinstance(out, np.ndarray) else f"a {type(out).__name__}"
+        what = f"a {type(out).__name__}"
+        if isinstance(out, np.ndarray):
+            what = "a captured array, which takes no traced value"
         raise failure(
             TraceError,
             f"np.{name}: out= is {what}",
-            fix=f"write y = np.{name}(...) and return y; callers pass out= to the whole",
+            fix=f"write y = np.{name}(...) and return y; {WRITE_INTO}; callers pass out= to the "
+            "whole",
         )
     if not out.node.rank:
         raise failure(
