@@ -91,7 +91,12 @@ def _link_names(app: Sphinx, doctree: nodes.document) -> None:
 
 
 # Names that a page describes in prose instead of an entry.
-_PAGES = {"opkiln.errors": "docs/errors", "opkiln.ops": "docs/ops", "opkiln.config": "docs/config"}
+_PAGES = {
+    "opkiln.errors": "docs/errors",
+    "opkiln.ops": "docs/ops",
+    "opkiln.config": "docs/config",
+    "opkiln.fusion_enabled": "docs/op-definitions",
+}
 
 
 def _missing(app: Sphinx, env: Any, node: Any, content: Any) -> Any:

@@ -275,13 +275,12 @@ def _token(obj: Any) -> _Token:
 class GenericPyOp(OpDef):
     """An object of the user's as an op. Its class defines `__hash__` and `__eq__`, and these hooks.
 
-    | hook | takes | gives |
-    |---|---|---|
-    | `apply` | arrays, not to be written to | a tuple of arrays |
-    | `infer`, optional | `TensorDesc`s | (descriptions, validated) |
-    | `apply_graph`, optional | traced values | a tuple of traced values |
-    | `grad`, optional | (inputs, results, gradients of results) | gradients or None, per input |
-    | `key`, optional | - | a tuple of plain values that is equal for equal objects anywhere |
+    - `apply` takes arrays, which it must not write to, and gives a tuple of arrays;
+    - `infer`, optional, takes `TensorDesc` values and gives (descriptions, validated);
+    - `apply_graph`, optional, takes traced values and gives a tuple of them;
+    - `grad`, optional, takes (inputs, results, gradients of results) and gives a gradient or None
+      per input;
+    - `key`, optional, gives a tuple of plain values that is equal for equal objects anywhere.
 
     Eager: `apply`. In a graph: `apply_graph`, without which it cannot be part of one. Inference:
     `infer`, or that of `apply_graph`, else an error. Compiled: `apply_graph` is inlined; `apply` is

@@ -27,7 +27,7 @@ def torch_function(fn: Callable[..., Any], /) -> Callable[..., Any]:
         fn: a plain or compiled function. Its tensors may be nested in tuples, lists and dicts.
 
     Returns:
-        A function with the same arguments: tensors in, tensors out. Where none of them requires a
+        A function with the same arguments, from tensors to tensors. Where none of them requires a
         gradient it is the compiled function itself. The backward is compiled when first needed, and
         can be differentiated again (`create_graph=True`).
 

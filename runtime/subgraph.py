@@ -229,7 +229,9 @@ class SubgraphBuilder:
             The variable of the result, or a tuple of several.
 
         Raises:
-            UnknownOp, ArgumentError, GraphError.
+            UnknownOp: no op has this name.
+            ArgumentError: the op takes another number of inputs, or other options.
+            GraphError: a variable of another builder, or the builder is frozen.
         """
         if isinstance(op, str):
             op = find_op(op, len(inputs), options)
@@ -247,7 +249,8 @@ class SubgraphBuilder:
 
         Raises:
             NotYet: another device than the CPU.
-            UnsupportedDType, ArgumentError.
+            UnsupportedDType: opkiln does not compute in it.
+            ArgumentError: the value has no such dtype.
         """
         if device_of(device) != "cpu":
             raise failure(NotYet, f"{self.name}: constants on {device} are not supported yet")

@@ -111,7 +111,7 @@ def custom_gradient(fn: F, /) -> F:
     `fn` is a generator function that yields its result, is sent the cotangent of that, and yields
     the cotangents of its positional arguments: one, or a tuple, with None for no gradient. Or it
     returns its result and a function that makes the latter of the former. Cotangents have the tree
-    of what they belong to.
+    of what they belong to::
 
         @ok.custom_gradient
         def clipped(x):  # the identity, whose gradient is kept small
