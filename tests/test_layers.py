@@ -25,7 +25,7 @@ STAGES: list[set[str]] = [
     {"reference"},
     {"reshapes", "partial", "fusion"},
     {"trace", "rewrite", "jit"},
-    {"grad"},
+    {"grad", "toolchains"},
     {"indexmap", "lift"},
     {"opgraph", "segments"},
     {"inference"},
