@@ -259,6 +259,21 @@ OK_FN bool ok_any(M m) {
   return r != 0;
 }
 
+//@ any_from : any
+// Whether a lane of unsigned integers reaches the limit. The compiler would not test the bits of
+// AVX-512's comparison but make a vector of them first.
+template <class U, class T>
+OK_FN bool ok_any_from(U v, T limit) {
+  const U least = ok_c<U>(limit);
+#if defined(OK_AVX512)
+  if constexpr (sizeof(U) == 64 && sizeof(ok_elt<U>) == 4)
+    return __builtin_ia32_ucmpd512_mask((ok_i64)v, (ok_i64)least, 5, -1) != 0;
+  if constexpr (sizeof(U) == 64 && sizeof(ok_elt<U>) == 8)
+    return __builtin_ia32_ucmpq512_mask((ok_l64)v, (ok_l64)least, 5, -1) != 0;
+#endif
+  return ok_any(v >= least);
+}
+
 //@ fault :
 // Fault bits collected by lane: `ok_fault_t fault = {};` before the loop, ok_fault_bits after it.
 typedef vu8 ok_fault_t;

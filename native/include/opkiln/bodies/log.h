@@ -1,20 +1,26 @@
-//@ frexp :
+//@ frexp : abs
 // x = m * 2^e with m in [sqrt(1/2), sqrt(2)), e as a float. So that logarithms need no more care,
-// e is -inf of 0, inf of infinity, and m or e is NaN of NaN and what is negative.
-template <class V>
+// e is -inf of 0, inf of infinity, and m or e is NaN of NaN and what is negative. kQuarter: |x|,
+// and m in [3/4, 3/2), which AVX-512 finds at once.
+template <bool kQuarter = false, class V>
 OK_FN V ok_frexp_(V x, V& e) {
   typedef IVec<V> I;
   constexpr bool single = sizeof(ok_elt<V>) == 4;
 #ifdef OK_AVX512
   if constexpr (sizeof(V) == 64) {
     V m;
-    // 8: m in [1, 2), NaN of what is negative.
+    // 8: m in [1, 2), NaN of what is negative; 7: m of |x| in [3/4, 3/2).
+    constexpr int form = kQuarter ? 7 : 8;
     if constexpr (single) {
       e = __builtin_ia32_getexpps512_mask(x, x, -1, 4);
-      m = __builtin_ia32_getmantps512_mask(x, 8, x, -1, 4);
+      m = __builtin_ia32_getmantps512_mask(x, form, x, -1, 4);
     } else {
       e = __builtin_ia32_getexppd512_mask(x, x, -1, 4);
-      m = __builtin_ia32_getmantpd512_mask(x, 8, x, -1, 4);
+      m = __builtin_ia32_getmantpd512_mask(x, form, x, -1, 4);
+    }
+    if constexpr (kQuarter) {
+      e = m < 1 ? e + 1 : e;
+      return m;
     }
     I high = m >= ok_c<V>(single ? 0x1.6a09e6p0 : 0x1.6a09ep0);
     e = high ? e + 1 : e;
@@ -22,15 +28,16 @@ OK_FN V ok_frexp_(V x, V& e) {
   }
 #endif
   V inf = ok_c<V>(__builtin_inf()), y;
+  if constexpr (kQuarter) x = ok_abs(x);
   I tiny = x < ok_c<V>(single ? 0x1p-126 : 0x1p-1022), k;
   y = tiny ? x * ok_c<V>(single ? 0x1p24 : 0x1p54) : x;
   if constexpr (single) {
-    k = ((I)y - 0x3f3504f3) >> 23;
+    k = ((I)y - (kQuarter ? 0x3f400000 : 0x3f3504f3)) >> 23;
     e = __builtin_convertvector(k, V) - (tiny ? ok_c<V>(24) : V{});
   } else {
     // Adding the bits of 1.5 * 2^52 turns a small integer into a float without a conversion,
     // which AVX2 lacks for 64 bits.
-    k = ((I)y - 0x3fe6a09e00000000) >> 52;
+    k = ((I)y - (kQuarter ? 0x3fe8000000000000 : 0x3fe6a09e00000000)) >> 52;
     e = (V)(k + 0x4338000000000000) - (tiny ? ok_c<V>(0x1.8p52 + 54) : ok_c<V>(0x1.8p52));
   }
   e = ((x > 0) & (x < inf)) ? e : (x == 0 ? -inf : (x < 0 ? inf - inf : x));
@@ -167,7 +174,7 @@ OK_FN V ok_logaddexp2(V x, V y) {
   return x == y ? x + 1 : r;  // exact, and right for infinities
 }
 
-//@ pow : frexp scale abs any cap fma round
+//@ pow : frexp scale abs any_from cap fma round copysign
 // |x|^y = 2^(y log2 |x|): log2 |x| and its product with y as unevaluated sums of two numbers, from
 // the series in z = (m - 1) / (m + 1); polynomials of ours (mpmath), even and odd coefficients
 // apart where that shortens the wait for them. Special cases as in C99.
@@ -175,55 +182,65 @@ template <class V>
 OK_FN V ok_pow(V x, V y) {
   typedef ok_elt<V> T;
   constexpr bool single = sizeof(T) == 4;
-  V a = ok_abs(x), e, m = ok_frexp_(a, e), inf = ok_c<V>(__builtin_inf());
-  V f = m - 1, rc = 1 / (m + 1), z, zl, s, t, u, v, vl, c, h, l, p, n, r, q;
+  V e, m = ok_frexp_<true>(x, e);
+  V f = m - 1, rc = 1 / (m + 1), z, zl, s, t, u, v, c, h, l, n, r, q;
+  V two = ok_c<V>(single ? 0x1.715476p+1 : 0x1.71547652b82fep+1);
+  V two_lo = ok_c<V>(single ? 0x1.4ae0cp-25 : 0x1.777d0ffda0d24p-55);
   // z + zl = f / (2 + f); f - 2 z is exact.
   z = f * rc;
   zl = ok_fma(-z, f, ok_fma(z, ok_c<V>(-2), f)) * rc;
   s = z * z;
 #define OK_P(c) t = ok_fma(t, r, ok_c<V>(c));
 #define OK_Q(c) u = ok_fma(u, r, ok_c<V>(c));
-  // log2 |x| = e + 2 / log(2) z + v (f64: + vl), the latter z^3 (2 / (3 log(2)) + s t).
+  // log2 |x| = e + q + v and some more, l: q is z two, v is z^3 (2 / (3 log(2)) + s t), of f32 with
+  // what two lacks.
+  q = z * two;
+  l = ok_fma(z, two, -q);
   if constexpr (single) {
     r = s;
-    t = ok_c<V>(0x1.59ee52p-2f);
-    OK_P(0x1.a5bbfap-2f)
-    OK_P(0x1.27770ep-1f)
-    OK_P(0x1.ec709ep-1f)
-    v = s * ok_fma(ok_c<V>(3), zl, z) * t;
+    t = ok_c<V>(0x1.64038p-2f);
+    OK_P(0x1.a5242ep-2f)
+    OK_P(0x1.277866p-1f)
+    OK_P(0x1.ec709cp-1f)
+    u = ok_fma(s, t, two_lo);
+    v = z * u;
+    l = ok_fma(z * t, ok_fma(z, z, -s), l) + ok_fma(z, u, -v);
   } else {
     r = s * s;
-    t = ok_c<V>(0.19038090323094192);
-    u = ok_c<V>(0.19125568745638485);
-    OK_P(0.22198397325412028)
-    OK_Q(0.26230770170603657)
-    OK_P(0.3205989022662384)
-    OK_Q(0.4121985830919861)
-    OK_P(0.5770780163556178)
+    t = ok_c<V>(0.16724302686792622);
+    u = ok_c<V>(0.181363738838659);
+    OK_P(0.22195007351563165)
+    OK_Q(0.19247198358820172)
+    OK_P(0.32059889752883325)
+    OK_Q(0.26230823746469595)
+    OK_P(0.5770780163555814)
+    OK_Q(0.4121985831132764)
     t = ok_fma(u, s, t);
     // u + ul, w + wl = z^3 and their product v + vl.
-    V third = ok_c<V>(0x1.ec709dc3a03fdp-1), st = s * t, w = s * z;
+    V third = ok_c<V>(0x1.ec709dc3a03fdp-1), st = s * t, w = s * z, wl, ul;
     u = third + st;
-    V ul = (third - u) + (st + ok_c<V>(0x1.d27f05548af0cp-55));
-    V sl = ok_fma(z + z, zl, ok_fma(z, z, -s));
-    V wl = ok_fma(s, zl, ok_fma(sl, z, ok_fma(s, z, -w)));
+    ul = (third - u) + (st + ok_c<V>(0x1.d27f05548af0cp-55));
+    wl = ok_fma(ok_fma(z, z, -s), z, ok_fma(s, z, -w));
     v = w * u;
-    vl = ok_fma(w, ul, ok_fma(wl, u, ok_fma(w, u, -v)));
+    l = ok_fma(z, two_lo, l) + ok_fma(w, ul, ok_fma(wl, u, ok_fma(w, u, -v)));
+    u = s * u;
   }
-  V two = ok_c<V>(single ? 0x1.715476p+1 : 0x1.71547652b82fep+1);
-  V two_lo = ok_c<V>(single ? 0x1.4ae0cp-25 : 0x1.777d0ffda0d24p-55);
-  q = z * two;
-  l = ok_fma(zl, two, ok_fma(z, two_lo, ok_fma(z, two, -q)));
   c = e + q;
   h = c + v;
-  if constexpr (!single) l = l + vl;
-  l = (((e - c) + q) + l) + ((c - h) + v);
-  // q + l = y log2 |x|, kept in the range where the power of two is not 0 or infinite.
-  p = y * h;
-  l = ok_fma(y, l, ok_fma(y, h, -p));
-  q = ok_raise(ok_cap(p, single ? 129.0 : 1025.0), single ? -151.0 : -1076.0);
+  l = ok_fma(zl, ok_fma(u, ok_c<V>(3), two), l) + (((e - c) + q) + ((c - h) + v));
+  // q + l = y log2 |x|. Where x < 0 or the power of two is 0, infinite or nearly so, more is to do.
+  q = y * h;
+  l = ok_fma(y, l, ok_fma(y, h, -q));
+  typedef UVec<V> U;
+  constexpr ok_elt<U> limit = single ? 0x43000000 : 0x4090000000000000;  // 128, 1024
+  const bool rare = ok_any_from((U)ok_copysign(q, x), limit);
+  if (__builtin_expect(rare, 0)) {
+    V p = ok_raise(ok_cap(q, single ? 129.0 : 1025.0), single ? -151.0 : -1076.0);
+    l = p == q ? l : V{};
+    q = p;
+  }
   n = ok_rint(q);
-  q = (q - n) + (q == p ? l : V{});
+  q = (q - n) + l;
   r = q * q;
   if constexpr (single) {
     u = ok_c<V>(0x1.3f906cp-13f);
@@ -248,9 +265,9 @@ OK_FN V ok_pow(V x, V y) {
 #undef OK_P
 #undef OK_Q
   t = ok_scale(ok_fma(ok_fma(u, q, t), q, ok_c<V>(1)), n);
-  // Signs, and where 1 comes of 0 times infinity or NaN. The rest saves the time only.
-  if (ok_any(~((x > 0) & (p == p)))) {
-    V half = y * ok_c<V>(0.5);
+  // Signs, and where 1 comes of 0 times infinity or NaN.
+  if (__builtin_expect(rare, 0)) {
+    V a = ok_abs(x), half = y * ok_c<V>(0.5), inf = ok_c<V>(__builtin_inf());
     IVec<V> whole = ok_rint(y) == y, odd = whole & (ok_rint(half) != half);
     IVec<V> sign = (IVec<V>)x & odd & ((ok_elt<IVec<V>>)1 << (8 * sizeof(T) - 1));
     t = ((x < 0) & ~whole & (a < inf)) ? inf - inf : (V)((IVec<V>)t ^ sign);
