@@ -39,6 +39,12 @@ def two_outputs() -> Graph:
     return Graph((x,), (v, apply("less", v, const(4, U1))))
 
 
+def either() -> Graph:
+    """It reads eight times what it stores, so several steps read together."""
+    x, y = inputs((I4, 1), (I4, 1))
+    return Graph((x, y), (apply("logical_or", x, y),))
+
+
 def division() -> Graph:
     """Integer division carries faults out of the loop."""
     a, b = inputs((I4, 1), (I4, 1))
@@ -74,6 +80,7 @@ CASES = {
     "product": (product, 0, "CCC"),
     "chain": (chain, 0, "CCCC"),
     "two_outputs": (two_outputs, 0, "CCC"),
+    "either": (either, 0, "CCC"),
     "division": (division, 0, "CCC"),
     "weak_scalar": (weak_scalar, 0, "CCC"),
     "row_max": (row_max, 0, "CG"),
@@ -121,6 +128,19 @@ def test_constants_are_exact_to_the_bit() -> None:
         kernel = lower(Graph((x,), (apply("add", x, constant),))).launches[0].kernel
         bits = int(np.float32(value).view(np.uint32))
         assert f"{bits:#x}u" in emit([Job("ok_k0", kernel, "CC")])
+
+
+def test_grouped_steps_write_every_element_and_no_other() -> None:
+    either = ok.compile(np.logical_or)
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-1, 2, 5000).astype("i4") for _ in range(2))
+    out = np.empty(5002, bool)
+    for n in (*range(200), 4095, 4096, 4200):
+        for other in (y[:n], y[7:8]):  # dense, and one element for all lanes
+            out[:] = True
+            either(x[:n], other, out=out[1 : n + 1])
+            assert (out[1 : n + 1] == np.logical_or(x[:n], other)).all()
+            assert out[0] and out[n + 1 :].all()
 
 
 @pytest.mark.parametrize("vector_bytes", [16, 32])

@@ -13,6 +13,8 @@ from opkiln.runtime.folds import ACCUMULATORS, BLOCK, is_blocked
 
 UNROLLED = 16  # operands whose row pointers are computed one by one
 LONG_ROW = 4096  # elements from which a row begins with those before a cache line
+GROUP = 4  # steps of a loop that stores less than it reads, taken together
+SHORT_BODY = 8  # statements of a loop that may be printed so many times
 
 
 class ColumnPrinter(Printer):
@@ -52,6 +54,7 @@ class ColumnPrinter(Printer):
             if self.classes[o] == "G" or o in self.spread
         ]
         lines += [f"  {line}" for line in self.prologue(section, folds)]
+        lines += [f"  {line}" for line in self.grouped(section, walked)]
         lines.append("  for (; steps > 0; --steps) {")
         for at in range(self.vectors):
             body = [line for s in section.body if (line := self.element(s, at))]
@@ -66,6 +69,30 @@ class ColumnPrinter(Printer):
         lines += [f"  st.seen = here{v}[0];" for v in found[:1]]
         lines += [f"  {line}" for line in self.fault_out()]
         return [*lines, "  (void)valid;", "}"]
+
+    def grouped(self, section: k.Section, walked: list[int]) -> list[str]:
+        """A loop over some steps at a time of what reads much and stores little, as tests do.
+
+        Each operand is read for all of them first. Read in turns, two arrays are so far ahead of
+        the stores that for some of their places in memory the hardware takes a seventh longer.
+        """
+        loads = [s for s in section.body if isinstance(s, k.Load)]
+        stored = [s.operand for s in section.body if isinstance(s, k.Store)]
+        wide = max((self.step * self.kernel.operands[o].dtype.itemsize for o in stored), default=64)
+        count = min(GROUP, 64 // wide)
+        if self.kernel.reduced or count < 2 or len(loads) != 2 or len(section.body) > SHORT_BODY:
+            return []
+        lines = [f"for (; steps >= {count}; steps -= {count}) {{"]
+        for s in loads:
+            for at in range(count):
+                lines.append(f"  const auto r{s.value}_{at} = {self.load(s.operand, at)};")
+            lines.append('  asm volatile("" : : : "memory");  // in this order')
+        for at in range(count):
+            body = [f"const auto v{s.value} = r{s.value}_{at};" for s in loads]
+            body += [line for s in section.body if s not in loads and (line := self.element(s, at))]
+            lines += ["  {", *(f"    {line}" for line in body), "  }"]
+        lines += [f"  p{o} += {count * self.step} * {self.stride(o)};" for o in walked]
+        return [*lines, "}"]
 
     def prologue(self, section: k.Section, folds: list[k.Accumulate]) -> list[str]:
         """Broadcast operands, row values, constants and accumulators, read once before the loop."""
