@@ -72,11 +72,12 @@ def test_every_dtype_and_shape(dtype: np.dtype[Any]) -> None:
 
 
 def layouts(x: Array) -> list[Array]:
-    """The same values in other memory."""
+    """The same values, and in other memory."""
     turned = np.swapaxes(np.swapaxes(x, -1, -2).copy(), -1, -2)
     spread = np.repeat(np.repeat(x, 2, -1), 3, -2)[..., ::3, ::2]
     backward = x[..., ::-1, ::-1].copy()[..., ::-1, ::-1]
-    return [turned, spread, backward, np.asfortranarray(x)]
+    apart = np.concatenate((x, x), -1)[..., : x.shape[-1]]
+    return [x, turned, spread, backward, apart, np.asfortranarray(x)]
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "i4"])
@@ -89,6 +90,9 @@ def layouts(x: Array) -> list[Array]:
         ((70, 600), (600, 16)),  # three blocks of a sum
         ((40, 30), (30, 5)),  # with a transposed, b.T @ a.T has fewer idle lanes
         ((9, 30), (30, 20)),  # a wide and a narrow panel
+        ((19, 8, 8), (19, 8, 8)),  # where all is dense, a function of its own
+        ((19, 8, 8), (8, 8)),
+        ((3, 8, 4), (3, 4, 8)),
     ],
     ids=str,
 )
@@ -99,9 +103,9 @@ def test_a_layout_changes_no_bit(dtype: str, shapes: tuple[tuple[int, ...], ...]
     for x in layouts(a):
         for y in layouts(b):
             np.testing.assert_array_equal(multiply(x, y), want)
-    out = np.zeros((*want.shape[:-2], want.shape[-1], want.shape[-2]), dtype).swapaxes(-1, -2)
-    assert multiply(a, b, out=out) is out
-    np.testing.assert_array_equal(out, want)
+    for out in layouts(np.zeros_like(want))[1::3]:
+        assert multiply(a, b, out=out) is out
+        np.testing.assert_array_equal(out, want)
 
 
 def test_broadcast_operands() -> None:

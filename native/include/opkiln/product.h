@@ -103,6 +103,14 @@ struct ok_product_panel {
       return kRow % 4 == 0 ? p : p + (kRow % 4 == 1 ? one : kRow % 4 == 2 ? two : three);
     }
   };
+  // The same of rows next to each other, as far apart as the compiler knows.
+  struct Dense {
+    const char* first;
+    template <int kRow>
+    OK_INLINE const char* at() const {
+      return first + kRow * line;
+    }
+  };
   template <int kRows, class = void>
   struct Rows {
     Rows<kRows - 1> above;
@@ -113,22 +121,24 @@ struct ok_product_panel {
       mac(sum, (const E*)(a + (kRows - 1) * a_m), b);
     }
     // The same from row kFirst on, of eight.
-    template <int kFirst>
-    OK_INLINE void step(const Eight& at, i64 by, const Line& b) {
+    template <int kFirst, class At>
+    OK_INLINE void step(const At& at, i64 by, const Line& b) {
       if constexpr (kRows - 1 > kFirst) above.template step<kFirst>(at, by, b);
       mac(sum, (const E*)(at.template at<kRows - 1>() + by), b);
     }
-    OK_INLINE void keep(const Eight& to) const {
+    template <class At>
+    OK_INLINE void keep(const At& to) const {
       above.keep(to);
       store((char*)to.template at<kRows - 1>(), sum);
     }
-    template <int kLane, class First, class Second>
-    OK_INLINE void spread(const Line& b, const First& first, const Second& second) {
-      if constexpr (kRows > 2)
-        above.template spread<kLane>(b, first, second);
+    // ... and of the rows before kFirst.
+    template <int kLane, class Spreads>
+    OK_INLINE void spread(const Line& b, const Spreads& from) {
+      if constexpr (kRows > Spreads::rows)
+        above.template spread<kLane>(b, from);
       else {
-        above.sum.x = ok_mac(above.sum.x, first.template lane<kLane>(), b.x);
-        sum.x = ok_mac(sum.x, second.template lane<kLane>(), b.x);
+        if constexpr (kRows > 1) above.template spread<kLane>(b, from.above);
+        sum.x = ok_mac(sum.x, from.template lane<kLane>(), b.x);
       }
     }
     OK_INLINE void keep(char* to, i64 row) const {
@@ -141,7 +151,8 @@ struct ok_product_panel {
     OK_INLINE void clear() {}
     OK_INLINE void step(const char*, i64, const Line&) {}
     OK_INLINE void keep(char*, i64) const {}
-    OK_INLINE void keep(const Eight&) const {}
+    template <class At>
+    OK_INLINE void keep(const At&) const {}
   };
 
   // Totals of rows to memory that has them otherwise than a panel.
@@ -157,14 +168,22 @@ struct ok_product_panel {
     }
   }
 
-  // Eight columns of a row of floats, read by two loads and then spread by shuffles. With a load
-  // for each product the two ports for loads would be the limit; two rows of eight relieve them.
+  // Eight columns of rows of floats, a row read by two loads and then spread by shuffles. With a
+  // load for each product the two ports for loads would be the limit; three rows of eight relieve
+  // them.
+  template <int kCount, class = void>
+  struct Spread;
 #if OK_WIDE == 64 && defined(__AVX512VL__) && !defined(__clang__)
-  static constexpr bool spreads =
-      kVecs * kParts == 1 && kBytes == 32 && sizeof(T) == 4 && T(0.5) != 0;
+  static constexpr int spreads =
+      kVecs * kParts == 1 && kBytes == 32 && sizeof(T) == 4 && T(0.5) != 0 ? 3 : 0;
+  template <int kCount, class None>
   struct Spread {
+    static constexpr int rows = kCount;
+    Spread<kCount - 1> above;
     V low, high;
-    OK_INLINE explicit Spread(const char* p) {
+    template <class At>
+    OK_INLINE explicit Spread(const At& from) : above(from) {
+      const char* const p = from.template at<kCount - 1>();
       low = both(p), high = both(p + 16);
       asm("" : "+v"(low), "+v"(high));  // or the compiler loads them one by one
     }
@@ -180,17 +199,21 @@ struct ok_product_panel {
     }
   };
 #else
-  static constexpr bool spreads = false;
-  struct Spread {};
+  static constexpr int spreads = 0;
 #endif
+  template <class None>
+  struct Spread<0, None> {
+    template <class At>
+    OK_INLINE explicit Spread(const At&) {}
+  };
   // Steps up to kLast of eight, where a's columns and b's rows lie next to each other.
-  template <int kLast>
-  OK_INLINE static void steps(Rows<8>& rows, const Eight& from, const char* b, const Spread& first,
-                              const Spread& second) {
-    if constexpr (kLast > 0) steps<kLast - 1>(rows, from, b, first, second);
+  template <int kLast, class At>
+  OK_INLINE static void steps(Rows<8>& rows, const At& from, const char* b,
+                              const Spread<spreads>& spread) {
+    if constexpr (kLast > 0) steps<kLast - 1>(rows, from, b, spread);
     const Line y = load(b + kLast * line);
-    rows.template spread<kLast>(y, first, second);
-    rows.template step<2>(from, kLast * item, y);
+    if constexpr (spreads > 0) rows.template spread<kLast>(y, spread);
+    rows.template step<spreads>(from, kLast * item, y);
   }
   // So many rows at one place.
   template <int kRows>
@@ -200,14 +223,14 @@ struct ok_product_panel {
     i64 l = x.k;
     if constexpr (kRows == 8) {
       Eight from(a, x.a_m);
-      if constexpr (spreads)
+      if constexpr (spreads > 0)
         if (x.a_k == item && x.b_k == line) {
           if (l == 8) {  // all there is: no loop, and so no start from zero and no rest
-            steps<7>(rows, from, b, Spread(from.low), Spread(from.low + from.one));
+            steps<7>(rows, from, b, Spread<spreads>(from));
             return rows.keep(Eight(out, x.out_m));
           }
           for (; l >= 8; l -= 8, from.next(8 * item), b += 8 * line)
-            steps<7>(rows, from, b, Spread(from.low), Spread(from.low + from.one));
+            steps<7>(rows, from, b, Spread<spreads>(from));
         }
       for (; l > 0; --l, from.next(x.a_k), b += x.b_k) rows.template step<0>(from, 0, load(b));
       rows.keep(Eight(out, x.out_m));
@@ -232,9 +255,29 @@ struct ok_product_panel {
     if constexpr (kRows > 1)
       if (i < x.m) tiles<kRows / 2>(x, i, first, end);
   }
+  // Dense matrices of eight rows and columns: no loop but that over the places.
+  static constexpr bool eights = kVecs * kParts == 1 && lanes == 8 && rows == 8;
+  static bool are_eights(const ok_product_args& x) {
+    return x.m == 8 && x.k == 8 && x.a_k == item && x.a_m == line && x.b_k == line &&
+           x.out_m == line;
+  }
+  OK_INLINE static void multiply_eights(const ok_product_args& x, i64 places) {
+    const char *a = x.a, *b = x.b;
+    char* out = x.out;
+    for (const i64 a_row = x.a_row, b_row = x.b_row, out_row = x.out_row; places > 0; --places) {
+      Rows<8> rows;
+      rows.clear();
+      const Dense from{a};
+      steps<7>(rows, from, b, Spread<spreads>(from));
+      rows.keep(Dense{out});
+      a += a_row, b += b_row, out += out_row;
+    }
+  }
   // Sums of one block, where memory has b and out as a tile needs them. The same rows of a few
   // places follow each other, so that little is between their sums.
   static OK_OPAQUE void block(const ok_product_args& x, i64 places) {
+    if constexpr (eights)
+      if (are_eights(x)) return multiply_eights(x, places);
     for (i64 first = 0; first < places; first += OK_NEAR)
       tiles<rows>(x, 0, first, places - first < OK_NEAR ? places : first + OK_NEAR);
   }
