@@ -17,14 +17,21 @@ from opkiln.native._core import (
     dtype_of,
     foreign_array,
     get_limits,
+    num_threads,
     set_gemm,
+    set_helper_ns,
     set_limits,
     set_max_thread_pools,
+    set_num_threads,
+    set_own_num_threads,
+    stop_workers,
     tell_all_misses,
     thread_stats,
     trim,
+    usable_cpus,
     use_errstate,
     use_stream,
+    worker_stats,
 )
 
 __all__ = [
@@ -41,14 +48,21 @@ __all__ = [
     "foreign_array",
     "get_limits",
     "include_dir",
+    "num_threads",
     "set_gemm",
+    "set_helper_ns",
     "set_limits",
     "set_max_thread_pools",
+    "set_num_threads",
+    "set_own_num_threads",
+    "stop_workers",
     "tell_all_misses",
     "thread_stats",
     "trim",
+    "usable_cpus",
     "use_errstate",
     "use_stream",
+    "worker_stats",
 ]
 
 

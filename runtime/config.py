@@ -64,6 +64,11 @@ def _optional_count(value: object) -> int | None:
     return None if value is None else _count(value)
 
 
+def _threads(value: object) -> int | None:
+    # OMP_NUM_THREADS may have one number for each level of nesting.
+    return _optional_count(value.split(",")[0] if isinstance(value, str) else value)
+
+
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise TypeError
@@ -171,6 +176,9 @@ class Setting(Generic[T]):
         self.default = default
         self.accepts = accepts
         self.doc = doc
+        #: What else must learn of a new value, and of one in a scope (returns what undoes it).
+        self.tell: Callable[[T], object] | None = None
+        self.tell_scope: Callable[[T], Callable[[], object]] | None = None
 
     def __set_name__(self, owner: type[Config], name: str) -> None:
         """Learn the field name."""
@@ -189,16 +197,23 @@ class Setting(Generic[T]):
         if self.name in scoped:
             value: T = scoped[self.name]
             return value
+        return self.of_process(instance)
+
+    def of_process(self, instance: Config) -> T:
+        """The value outside all scopes."""
         values = instance.__dict__
         if self.name not in values:
             _look_round(values)
             values[self.name] = self._from_environment()
-        value = values[self.name]
+        value: T = values[self.name]
         return value
 
     def __set__(self, instance: Config, value: object) -> None:
         """Set the value for the whole process, after checking it."""
-        instance.__dict__[self.name] = self.checked(value, f"config.{self.name}")
+        checked = self.checked(value, f"config.{self.name}")
+        instance.__dict__[self.name] = checked
+        if self.tell is not None:
+            self.tell(checked)
 
     def checked(self, value: object, where: str) -> T:
         """Return the value that `value` (text or Python value) stands for, or raise ConfigError."""
@@ -236,8 +251,8 @@ class Config:
         "OPKILN_LOCK_WAIT", _seconds, 120.0, "seconds from 0",
         "seconds to wait for another process that builds the same kernel")  # fmt: skip
     num_threads = Setting(
-        "OPKILN_NUM_THREADS", _optional_count, None, "a whole number from 1",
-        "reserved: one thread runs a kernel until the thread pool exists")  # fmt: skip
+        "OPKILN_NUM_THREADS OMP_NUM_THREADS", _threads, None, "a whole number from 1",
+        "threads that work on one large call; default: the CPUs this process may use")  # fmt: skip
     max_jobs = Setting(
         "OPKILN_MAX_JOBS MAX_JOBS", _optional_count, None, "a whole number from 1",
         "compilers that run at once; default: the CPUs this process may use")  # fmt: skip
@@ -282,7 +297,11 @@ class Config:
             checked[name] = self._row(name).checked(value, f"config.scope({name}=)")
         token = _SCOPED.set(checked)
         try:
-            yield self
+            with contextlib.ExitStack() as undo:
+                for name in values:
+                    if told := self._row(name).tell_scope:
+                        undo.callback(told(checked[name]))
+                yield self
         finally:
             _SCOPED.reset(token)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from opkiln import native
 from opkiln.ops.record import record
-from opkiln.runtime import debug
+from opkiln.runtime import debug, threads
 from opkiln.runtime.config import config
 
 _applied: list[tuple[int, float, int | None]] = []  # what the native side was last told
@@ -39,13 +39,14 @@ def apply_limits() -> None:
 
     They hold for the calling thread and for threads that start later.
     """
+    threads.ready()
     native.tell_all_misses(debug.enabled(2))
     wanted = (config.pool_cap, config.pool_timeout, config.max_thread_pools)
     if _applied[-1:] == [wanted]:
         return
-    cap, timeout, threads = wanted
+    cap, timeout, most = wanted
     native.set_limits(pool_limit=cap, hard_cap=max(cap, 64), timeout_s=timeout)
-    native.set_max_thread_pools(threads or 0)
+    native.set_max_thread_pools(most or 0)
     _applied[:] = [wanted]
 
 

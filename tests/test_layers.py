@@ -19,7 +19,7 @@ STAGES: list[set[str]] = [
     {"errstate", "memo"},
     {"options", "interop"},
     {"config"},
-    {"key", "graph", "spec", "blas", "describe"},
+    {"key", "graph", "spec", "blas", "describe", "threads"},
     {"infer"},
     {"debug", "picture"},
     {"reference"},

@@ -1,10 +1,40 @@
 // assemble.cpp: packs a finished instantiation into one block of memory: the executor.
 #include <algorithm>
+#include <cstdlib>
 #include <new>
 
 #include "instantiate.h"
+#include "threads.h"
 
 namespace opkiln::core {
+namespace {
+
+/// Where an elementwise nest is cut: between rows of tiles if they are short, else within rows.
+std::int64_t elements_grain(const NestLayout& layout) {
+  constexpr std::int64_t kLine = 1024, kPieces = 16;
+  const std::int64_t tile = layout.cols * std::max<std::int64_t>(layout.tile_rows, 1);
+  for (const std::int64_t grain : {tile, layout.cols})
+    if (layout.rows > 1 && grain <= layout.elements / kPieces) return grain;
+  return kLine;
+}
+
+/// Where a reduction is cut: its rows fill tiles, or panels of which each column is read at once.
+std::int64_t rows_grain(const NestLayout& layout) {
+  constexpr std::int64_t kPanel = 64, kPanelBytes = 1024;
+  if (!layout.packs.empty()) return layout.tile_rows;
+  if (layout.column_class[0] != 'r') return 1;
+  std::int64_t step = kPanelBytes;
+  for (const std::int64_t stride : layout.row_strides)
+    if (stride != 0) step = std::min(step, std::abs(stride));
+  return std::max(kPanel, kPanelBytes / step);
+}
+
+// To move a byte between memory and a core takes at least so long.
+constexpr double kByteNs = 0.02;
+
+std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace
 
 std::size_t Instantiation::block_bytes() const {
   const std::size_t slots = plan_.slots(), nouts = plan_.outs().size();
@@ -21,7 +51,7 @@ std::size_t Instantiation::block_bytes() const {
     bytes += room<std::int64_t>(nops) * 2 + room<std::int64_t>(nest.col_strides.size()) +
              room<std::int64_t>(nest.run_strides.size()) + room<std::uint32_t>(nops) +
              room<std::int64_t>(outer) + room<std::int64_t>(outer * nops) +
-             room<Pack>(nest.packs.size());
+             room<Pack>(nest.packs.size()) + (nest.elementwise ? 0 : room<Held>(nops));
     for (const NestPack& pack : nest.packs)
       bytes += 2 * room<std::int64_t>(pack.col_extents.size());
     const std::size_t scalars = plan_.kernels()[k].scalars.size();
@@ -91,6 +121,7 @@ void Instantiation::assemble_packs(Nest* nest, std::size_t kernel) {
                          static_cast<std::uint8_t>(itemsize(buffer.dtype)),
                          from.row_stride,
                          from.offset,
+                         0,
                          extents,
                          strides};
   }
@@ -100,6 +131,48 @@ void Instantiation::assemble_packs(Nest* nest, std::size_t kernel) {
   nest->tile_cols = layout.tile_cols;
   nest->tile_bytes = layout.tile_bytes;
   nest->flat = layout.flat;
+}
+
+/// Whether all rows write the same columns: what a reduction keeps of one row for a later loop.
+bool Instantiation::is_held(const NestLayout& layout, const OperandSpec& op, std::size_t j) const {
+  if (!op.write || spec(op.buffer).kind != BufferKind::kTemp) return false;
+  bool still = layout.rows == 1 || layout.row_strides[j] == 0;
+  for (const std::vector<std::int64_t>& outer : layout.outer_strides)
+    still = still && outer[j] == 0;
+  return still;
+}
+
+/// Whether the nest may be worth several threads, and what each of them needs for itself.
+void Instantiation::assemble_split(Nest* nest, std::size_t kernel) {
+  const KernelSpec& spec_of = plan_.kernels()[kernel];
+  const NestLayout& layout = nests_[kernel];
+  std::int64_t bytes = 0;
+  for (const OperandSpec& op : spec_of.operands) bytes += itemsize(spec(op.buffer).dtype);
+  nest->estimated_ns = std::max(spec_of.ns_per_element, kByteNs * static_cast<double>(bytes)) *
+                       static_cast<double>(layout.elements);
+  nest->grain = layout.elementwise ? elements_grain(layout) : rows_grain(layout);
+  // A BLAS has threads of its own.
+  nest->split =
+      nest->estimated_ns >= kSplitNs && nest->units > nest->grain && layout.library == nullptr;
+  if (!nest->split || layout.elementwise) return;
+  std::int64_t end = aligned(layout.scratch);
+  for (std::uint32_t i = 0; i < nest->npacks; ++i) {
+    Pack& pack = nest->packs[i];
+    pack.own = end;
+    end += aligned(layout.tile_rows * layout.row_strides[pack.operand]);
+  }
+  auto* held = take<Held>(nest->nops);
+  nest->held = held;
+  for (std::size_t j = 0; j < spec_of.operands.size(); ++j) {
+    const OperandSpec& op = spec_of.operands[j];
+    const bool met = std::any_of(held, held + nest->nheld,
+                                 [j](const Held& other) { return other.operand == j; });
+    if (met || !is_held(layout, op, j)) continue;
+    for (std::uint32_t reader = 0; reader < nest->nops; ++reader)
+      if (nest->slot[reader] == nest->slot[j]) new (&held[nest->nheld++]) Held{reader, end};
+    end += aligned(at(op.buffer).nbytes);
+  }
+  nest->own_bytes = end;
 }
 
 void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel,
@@ -128,7 +201,6 @@ void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel,
   }
   nest->direct = nest->direct && !moved;
   nest->start = moved ? start : nullptr;
-  ex->view_copies_ += spec_of.view >= 0;
   auto *extents = take<std::int64_t>(outer), *strides = take<std::int64_t>(outer * nops);
   std::copy(layout.outer_extents.begin(), layout.outer_extents.end(), extents);
   nest->outer_count = 1;
@@ -166,12 +238,14 @@ void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel,
   nest->elementwise = layout.elementwise;
   nest->units = layout.elementwise ? layout.elements : layout.rows * nest->outer_count;
   nest->single = nest->outer_count == 1 && nest->npacks == 0;
-  nest->simple = nest->direct && nest->single;
   nest->slot = slot;
   nest->outer_extents = extents;
   nest->outer_strides = strides;
   nest->kernel = static_cast<std::int32_t>(kernel);
-  ex->estimated_ns_ += spec_of.ns_per_element * static_cast<double>(layout.elements);
+  assemble_split(nest, kernel);
+  nest->simple = nest->direct && nest->single && !nest->split;
+  ex->estimated_ns_ += nest->estimated_ns;
+  ex->packs_ += (spec_of.view >= 0) + (nest->elementwise ? 0 : nest->npacks);
 }
 
 std::unique_ptr<Executor> Instantiation::assemble(const ArrayView* args, const ArrayView* captures,

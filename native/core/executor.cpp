@@ -9,6 +9,7 @@
 
 #include "nest.h"
 #include "pool.h"
+#include "threads.h"
 #include "tile.h"
 
 namespace opkiln::core {
@@ -103,8 +104,11 @@ void Executor::move_starts() noexcept {
 }
 
 /// Where the operands of a nest begin.
-void Executor::point(const Nest& nest, char** ptr) const noexcept {
+void Executor::point(const Nest& nest, char** ptr, char* own) const noexcept {
   for (std::uint32_t j = 0; j < nest.nops; ++j) ptr[j] = base_[nest.slot[j]];
+  if (own != nullptr)
+    for (std::uint32_t i = 0; i < nest.nheld; ++i)
+      ptr[nest.held[i].operand] = own + nest.held[i].own;
   if (nest.start == nullptr) return;
   for (std::uint32_t j = 0; j < nest.nops; ++j) ptr[j] += nest.start[j];
 }
@@ -119,12 +123,25 @@ std::uint64_t Executor::run_all(const HostValue* weak) {
   phase_ = Phase::kDevice;
   std::uint64_t faults = 0;
   for (Nest *nest = nests_, *end = nests_ + nest_count_; nest != end; ++nest) {
-    faults |=
-        nest->simple ? nest->fn(&nest->args, 0, nest->rows) : run_range(*nest, 0, nest->units);
+    faults |= nest->simple ? nest->fn(&nest->args, 0, nest->rows) : run_nest(*nest);
   }
-  if (view_copies_ != 0 && pool_ != nullptr) pool_->count_packs(view_copies_);
+  if (packs_ != 0 && pool_ != nullptr) pool_->count_packs(packs_);
   phase_ = Phase::kLaunched;
   return faults;
+}
+
+/// All units, by several threads where that is faster.
+std::uint64_t Executor::run_nest(const Nest& nest) const {
+  if (!nest.split) return run_range(nest, 0, nest.units);
+  struct Part {
+    const Executor& executor;
+    const Nest& nest;
+  } const part{*this, nest};
+  const auto run = [](const void* context, std::int64_t begin, std::int64_t end, char* own) {
+    const auto* of = static_cast<const Part*>(context);
+    return of->executor.run_range(of->nest, begin, end, own);
+  };
+  return run_split({nest.units, nest.grain, nest.estimated_ns, nest.own_bytes, run, &part});
 }
 
 void Executor::allocate_workspace() {
@@ -157,22 +174,24 @@ void Executor::clear_pointers() noexcept {
   for (std::uint32_t i = out_at_; i < temp_at_; ++i) base_[i] = nullptr;
 }
 
-std::uint64_t Executor::run_range(const Nest& nest, std::int64_t begin, std::int64_t end) const {
+std::uint64_t Executor::run_range(const Nest& nest, std::int64_t begin, std::int64_t end,
+                                  char* own) const {
   if (begin >= end) return 0;
   const std::uint32_t nops = nest.nops;
   Pointers tile(nops);
   char** ptr = tile.get();
   KernelArgs args = nest.args;
   args.ptr = ptr;
+  if (own != nullptr) args.scratch = own;
   if (nest.single && begin == 0 && end == nest.units) {
-    point(nest, ptr);
+    point(nest, ptr, own);
     return nest.fn(&args, 0, nest.rows);
   }
   // One pass of the loop per place of the outer axes.
   const std::int64_t per_outer = nest.units / nest.outer_count;
   std::uint64_t faults = 0;
   for (std::int64_t outer = begin / per_outer; begin < end; ++outer) {
-    point(nest, ptr);
+    point(nest, ptr, own);
     std::int64_t place = outer;
     for (std::uint32_t axis = nest.outer_ndim; axis-- > 0;) {
       const std::int64_t index = place % nest.outer_extents[axis];
@@ -183,7 +202,7 @@ std::uint64_t Executor::run_range(const Nest& nest, std::int64_t begin, std::int
     const std::int64_t from = begin - outer * per_outer;
     const std::int64_t to = std::min(end - outer * per_outer, per_outer);
     faults |= nest.elementwise   ? run_elements(nest, args, ptr, from, to)
-              : nest.npacks != 0 ? run_tiles(nest, ptr, from, to)
+              : nest.npacks != 0 ? run_tiles(nest, ptr, from, to, own)
                                  : nest.fn(&args, from, to);
     begin = (outer + 1) * per_outer;
   }
@@ -262,18 +281,19 @@ std::uint64_t Executor::run_packed(const Nest& nest, char* const* ptr, std::int6
 
 /// Rows of a reduction with operands that have no single column stride: packed a tile at a time.
 std::uint64_t Executor::run_tiles(const Nest& nest, char** ptr, std::int64_t begin,
-                                  std::int64_t end) const {
+                                  std::int64_t end, char* own) const {
   Pointers moved(nest.nops);
   char** tile = moved.get();
   KernelArgs args = nest.args;
   args.ptr = tile;
+  if (own != nullptr) args.scratch = own;
   std::uint64_t faults = 0;
   for (std::int64_t row = begin; row < end; row += nest.tile_rows) {
     const std::int64_t rows = std::min(nest.tile_rows, end - row);
     for (std::uint32_t j = 0; j < nest.nops; ++j) tile[j] = ptr[j] + row * args.row[j];
     for (std::uint32_t i = 0; i < nest.npacks; ++i) {
       const Pack& pack = nest.packs[i];
-      tile[pack.operand] = workspace_.get() + pack.offset;
+      tile[pack.operand] = own != nullptr ? own + pack.own : workspace_.get() + pack.offset;
       if (!pack.write)
         move_tile(pack, ptr[pack.operand] + row * pack.row_stride, tile[pack.operand], rows,
                   args.cols);
@@ -286,7 +306,6 @@ std::uint64_t Executor::run_tiles(const Nest& nest, char** ptr, std::int64_t beg
                   args.cols);
     }
   }
-  if (pool_ != nullptr) pool_->count_packs(nest.npacks);
   return faults;
 }
 

@@ -53,8 +53,15 @@ struct Pack {
   std::uint8_t item;
   std::int64_t row_stride;  // of the real operand
   std::int64_t offset;      // into the tile; of reductions into the workspace
+  std::int64_t own;         // of reductions: into the memory that a helping thread has of its own
   const std::int64_t* col_extents;
   const std::int64_t* col_strides;
+};
+
+/// An operand that all rows of a reduction write anew: each thread needs its own.
+struct Held {
+  std::uint32_t operand;
+  std::int64_t own;  // where its columns begin in that memory
 };
 
 /// A start that comes with each call.
@@ -78,19 +85,26 @@ struct Nest {
   bool elementwise;
   bool direct;  // operands are consecutive pointers of the executor: args.ptr points there
   bool single;  // one call covers everything
-  bool simple;  // direct and single: the warm path
+  bool simple;  // direct, single and not split: the warm path
+  bool split;   // may be worth several threads
   bool flat;    // of NestLayout, as the tile's shape
   const std::uint32_t* slot;          // per operand
   std::int64_t* start;                // per operand: bytes from its pointer on; or null
   const std::int64_t* outer_extents;  // outermost first
   const std::int64_t* outer_strides;  // [axis][operand]
-  const Pack* packs;
+  Pack* packs;
   std::int64_t tile_rows, tile_cols, tile_bytes;
   std::int64_t scratch;               // offset into the workspace, or -1
   const std::uint32_t* scalar_slots;  // null when args.scalar points into the executor's slots
   std::uint64_t* scalar_copy;
   std::uint32_t nscalars;
   std::int32_t kernel;
+  // Of those that may be split. Memory of a helping thread: scratch, tiles, held operands.
+  std::uint32_t nheld;
+  const Held* held;
+  std::int64_t own_bytes;
+  std::int64_t grain;  // units: cuts between lie at its multiples
+  double estimated_ns;
 };
 
 class Executor {
@@ -127,9 +141,10 @@ class Executor {
   }
   /// After a run() without a lease on an inline stream: there is nothing to wait for, so no event.
   void ended() noexcept { phase_ = Phase::kHost; }
-  /// Units [begin, end) of one kernel; disjoint ranges may run on different threads, unless
-  /// they share memory: packed operands, scratch.
-  std::uint64_t run_range(const Nest& nest, std::int64_t begin, std::int64_t end) const;
+  /// Units [begin, end) of one kernel. Disjoint ranges may run on different threads if all but one
+  /// bring `own` memory: nest.own_bytes, aligned to 64.
+  std::uint64_t run_range(const Nest& nest, std::int64_t begin, std::int64_t end,
+                          char* own = nullptr) const;
 
   std::size_t nest_count() const noexcept { return nest_count_; }
   const Nest& nest(std::size_t i) const noexcept { return nests_[i]; }
@@ -171,14 +186,16 @@ class Executor {
   void fill_fixed_scalars();
   void copy_scalars() noexcept;
   void move_starts() noexcept;
-  void point(const Nest& nest, char** ptr) const noexcept;
+  std::uint64_t run_nest(const Nest& nest) const;
+  void point(const Nest& nest, char** ptr, char* own) const noexcept;
   void allocate_workspace();
   void settle() noexcept;
   std::uint64_t run_elements(const Nest& nest, KernelArgs& args, char** ptr, std::int64_t begin,
                              std::int64_t end) const;
   std::uint64_t run_packed(const Nest& nest, char* const* ptr, std::int64_t row, std::int64_t rows,
                            std::int64_t col, std::int64_t cols) const;
-  std::uint64_t run_tiles(const Nest& nest, char** ptr, std::int64_t begin, std::int64_t end) const;
+  std::uint64_t run_tiles(const Nest& nest, char** ptr, std::int64_t begin, std::int64_t end,
+                          char* own) const;
 
   struct AlignedFree {
     void operator()(char* p) const noexcept;
@@ -201,7 +218,7 @@ class Executor {
   std::int64_t* temp_offsets_ = nullptr;
   MovingStart* moving_ = nullptr;
   std::uint32_t moving_count_ = 0;
-  std::uint32_t view_copies_ = 0;     // nests that copy for a reshape
+  std::uint32_t packs_ = 0;           // operands copied in each run: for a reshape, or as tiles
   ByteRange* ranges_ = nullptr;       // per pointer slot before the temps
   std::uint8_t* alias_ok_ = nullptr;  // [out][arg]
   double estimated_ns_ = 0;

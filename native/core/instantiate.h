@@ -66,6 +66,8 @@ class Instantiation {
                         const ArrayView* outs);
   void assemble_nest(Executor* ex, Nest* nest, std::size_t kernel, std::size_t starts_at);
   void assemble_packs(Nest* nest, std::size_t kernel);
+  void assemble_split(Nest* nest, std::size_t kernel);
+  bool is_held(const NestLayout& layout, const OperandSpec& op, std::size_t j) const;
 
   template <class T>
   T* take(std::size_t count) {

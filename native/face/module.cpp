@@ -27,8 +27,9 @@ using namespace nb::literals;
 
 namespace opkiln::face {
 
-void bind_plan(nb::module_& m);    // plan_py.cpp
-void bind_events(nb::module_& m);  // events_py.cpp
+void bind_plan(nb::module_& m);     // plan_py.cpp
+void bind_events(nb::module_& m);   // events_py.cpp
+void bind_threads(nb::module_& m);  // threads_py.cpp
 
 namespace {
 
@@ -231,6 +232,7 @@ NB_MODULE(_core, m) {
   bind_plan(m);
   bind_events(m);
   bind_limits(m);
+  bind_threads(m);
   m.def(
       "foreign_array",
       [](nb::handle o) {

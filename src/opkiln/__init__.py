@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from opkiln.runtime.autograd import torch_function
     from opkiln.runtime.differentiate import grad, value_and_grad, vjp
     from opkiln.runtime.grad import custom_gradient, stop_gradient
+    from opkiln.runtime.threads import get_num_threads, set_num_threads
 
 __all__ = [  # noqa: F405
     "Compiled",
@@ -27,9 +28,11 @@ __all__ = [  # noqa: F405
     "custom_gradient",
     "errors",
     "errstate",
+    "get_num_threads",
     "grad",
     "ops",
     "runtime_info",
+    "set_num_threads",
     "stop_gradient",
     "torch_function",
     "value_and_grad",
@@ -50,6 +53,7 @@ _PLANNED = frozenset({
 _APART: dict[str, str] = {
     **dict.fromkeys(["custom_gradient", "stop_gradient"], "opkiln.runtime.grad"),
     "torch_function": "opkiln.runtime.autograd",
+    **dict.fromkeys(["get_num_threads", "set_num_threads"], "opkiln.runtime.threads"),
     **dict.fromkeys(["grad", "value_and_grad", "vjp"], "opkiln.runtime.differentiate"),
 }
 __version__ = "0.1.0"
