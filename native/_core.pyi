@@ -42,6 +42,7 @@ class Frontend(Protocol):
         values: tuple[int, int, tuple[tuple[int, ...], ...]],
         /,
     ) -> None: ...
+    def op_error(self, record: Any, kernel: int, said: str, /) -> None: ...
     def fault(self, record: Any, bits: int, raises: bool, /) -> None: ...
     def export(self, library: str, array: _Array, /) -> Any: ...
 
@@ -72,6 +73,40 @@ class Library:
 
     @property
     def path(self) -> str: ...
+
+# Address, device type and number, code and bits of the elements, shape, strides in bytes.
+_Operand = _Array | tuple[int, int, int, int, int, Sequence[int], Sequence[int]]
+
+@final
+class OpSpec:
+    """A custom op with the tensors and strings that it is given."""
+
+    def __init__(
+        self,
+        address: int,
+        library: Library | None,
+        given: Sequence[bool],
+        scalars: Sequence[tuple[int, str]],
+        any_layout: bool,
+    ) -> None: ...
+    @property
+    def infers(self) -> bool: ...
+    @property
+    def wants_workspace(self) -> bool: ...
+    def run(
+        self,
+        operands: Sequence[_Operand],
+        numbers: Sequence[int | float],
+        workspace: int = 0,
+        stream: int = 0,
+    ) -> int:
+        """How many operands had to be copied."""
+
+    def workspace(self, operands: Sequence[_Operand], numbers: Sequence[int | float]) -> int: ...
+    def infer(
+        self, operands: Sequence[_Operand], numbers: Sequence[int | float], outputs: int
+    ) -> list[tuple[int, int, list[int]]]:
+        """Code and bits of the elements, and the shape, of each output."""
 
 @final
 class Plan:
@@ -107,6 +142,8 @@ class Plan:
         may_raise: bool = False,
         product: bool = False,
         view: int = -1,
+        op: OpSpec | None = None,
+        ranks: Sequence[int] = ...,
     ) -> int: ...
     def output_buffer(self, buffer: int) -> None: ...
     def output_host(self, reg: int) -> None: ...
@@ -201,6 +238,7 @@ class Limits(TypedDict):
 def dtype_code(dtype: np.dtype[Any]) -> int: ...
 def dtype_of(code: int) -> np.dtype[Any]: ...
 def foreign_array(array: Any) -> _Array: ...
+def place_of(address: int) -> tuple[str, int] | None: ...
 def thread_stats() -> dict[str, int]: ...
 def get_limits() -> Limits: ...
 def set_limits(

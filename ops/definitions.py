@@ -5,6 +5,7 @@ Each docstring says what the op does in each context. docs/op-definitions.md sho
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Iterable
 from typing import Any, cast
@@ -20,6 +21,7 @@ from opkiln.ops.subgraph import Subgraph
 __all__ = [
     "BackwardOpKey",
     "CompiledOp",
+    "CustomOp",
     "FastpathCopy",
     "GenericPyGrad",
     "GenericPyOp",
@@ -350,6 +352,50 @@ class GenericPyGrad(OpDef):
     def opaque(self) -> bool:
         """Always: it is the user's own code."""
         return True
+
+
+@record
+class CustomOp(OpDef):
+    """Native code of the user's as an op; `ok.custom_op` makes one.
+
+    Called with tensors and scalars, as its schema says, it gives its result, or a tuple of several;
+    `apply` takes the tensors alone. Eager: the code at once, on NumPy's arrays or another
+    library's, also on a GPU. In a graph: a call between kernels. Inference: by its function.
+    Compiled: the native code with no Python around it. Exported: never.
+
+    Args:
+        schema: the canonical text.
+        content: digest of the libraries and of all else that decides what it computes.
+        params: scalars that differ from what the schema says, by name.
+    """
+
+    schema: str
+    content: bytes
+    params: tuple[tuple[str, Key], ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The result, or a tuple of several."""
+        return RULES.find("call", self)(self, args, kwargs)
+
+    def bind(self, **scalars: Key) -> CustomOp:
+        """The op with other scalars."""
+        bound: CustomOp = RULES.find("bind", self)(self, scalars)
+        return bound
+
+    def unregister(self) -> None:
+        """Give the name free; programs that have the op keep working."""
+        RULES.find("unregister", self)(self)
+
+    @property
+    def name(self) -> str:
+        """As ns::f."""
+        return self.schema.partition("(")[0]
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """Parameters as in the schema."""
+        signature: inspect.Signature = RULES.find("signature", self)(self)
+        return signature
 
 
 # ---- keys ----

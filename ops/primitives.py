@@ -213,6 +213,41 @@ class MatMul(OpDef):
 
 
 @record
+class CustomCall(OpDef):
+    """The `index`-th result of a custom op.
+
+    Sources: the tensors that are `given`, the scalars that are no strings (host numbers), then the
+    extents of all results, one result after the other.
+    """
+
+    op: OpDef
+    given: tuple[bool, ...]
+    dtypes: tuple[np.dtype[np.generic], ...]  # of the results
+    ranks: tuple[int, ...]
+    index: int
+
+    @property
+    def name(self) -> str:
+        """The custom op's."""
+        return self.op.name
+
+    def split(self, src: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+        """The sources as tensors, scalars, and the extents of each result."""
+        tensors, extents = sum(self.given), len(src) - sum(self.ranks)
+        shapes: list[tuple[Any, ...]] = []
+        at = extents
+        for rank in self.ranks:
+            shapes.append(src[at : at + rank])
+            at += rank
+        return src[:tensors], src[tensors:extents], *shapes
+
+    def results(self) -> tuple[CustomCall, ...]:
+        """The op of each result of this call."""
+        fields = self.op, self.given, self.dtypes, self.ranks
+        return tuple(CustomCall(*fields, i) for i in range(len(self.ranks)))
+
+
+@record
 class Reinterpret(OpDef):
     """The same bits as another dtype of the same size: no kernel."""
 
@@ -243,6 +278,8 @@ def op_text(op: OpDef) -> tuple[str, str]:
             return str(value), ""
         case FromHost(mode=mode):
             return "convert", f"({mode})"
+        case CustomCall(ranks=ranks, index=index):
+            return op.name, f"result={index}" if len(ranks) > 1 else ""
         case _:
             skipped = {"row", "dtype"}
             default = vars(type(op))  # of fields that have one

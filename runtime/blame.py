@@ -28,6 +28,7 @@ from opkiln.ops.primitives import (
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import (
     BoundsError,
+    CustomOpError,
     HostDivisionError,
     HostRangeError,
     IntegerDivisionError,
@@ -134,6 +135,16 @@ def _refuses(node: Node, guard: Node | None) -> bool:
     if not isinstance(node.op, Reduce) or node.op.seeded or not REDUCTIONS[node.op.row].empty:
         return False
     return guard is None or guard in guards(node)
+
+
+def op_error(graph: Graph, call: Node | None, said: str) -> NoReturn:
+    """Raise what a custom op says of its call, which is this node of the graph.
+
+    Raises:
+        CustomOpError: always.
+    """
+    op, at = _named(graph, call)
+    raise CustomOpError(f"{op}: {said}{at}")
 
 
 def fault(graph: Graph, bits: int, namespace: dict[str, Any], *, raises: bool) -> None:

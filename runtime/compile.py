@@ -348,6 +348,11 @@ class Function(Generic[P, R]):
         node = record.program.registers.get(register)
         blame.host_error(self._located(record), kind, node, values)
 
+    def op_error(self, record: Record, kernel: int, said: str) -> None:
+        """Raise what a custom op reported, naming the user's line."""
+        call = record.program.lowered.launches[kernel].kernel.call
+        blame.op_error(self._located(record), call, said)
+
     def fault(self, record: Record, bits: int, raises: bool) -> None:
         """Raise or warn for kernels that met data on which NumPy does, or errstate says so."""
         namespace = getattr(self.fn, "__globals__", {})

@@ -103,6 +103,12 @@ class TensorDesc:
         return None if self.shape is None else len(self.shape)
 
     @property
+    def sizes(self) -> tuple[Any, ...]:
+        """The shape where it is known; sizes are symbols in the inference of a custom op."""
+        assert self.shape is not None
+        return self.shape
+
+    @property
     def known(self) -> bool:
         """Whether every size is known."""
         return self.shape is not None and None not in self.shape
@@ -193,6 +199,8 @@ def _is_int(value: object) -> bool:
 
 
 def _size(size: Any) -> int | None:
+    if hasattr(size, "__opkiln_tracer__"):  # a symbol, in the inference of a custom op
+        return size  # type: ignore[no-any-return]
     if size is not None and (not _is_int(size) or size < 0):
         raise ShapeError(f"TensorDesc: expected sizes that are None or at least 0, got {size!r}")
     return None if size is None else int(size)

@@ -288,6 +288,27 @@ class BusyError(OpkilnError, RuntimeError):
     """
 
 
+class CustomOpError(OpkilnError, RuntimeError):
+    """A custom op reported an error, or threw: names the op and holds its words.
+
+    Fix: see what the op says of its arguments; the call can be repeated.
+    """
+
+
+class SchemaError(OpkilnError, ValueError):
+    """The schema of a custom op cannot be read: says where, and what was expected.
+
+    Fix: write it as `"ns::f(Tensor a, Tensor? b, float k=1.0) -> Tensor"`.
+    """
+
+
+class RegistrationError(OpkilnError, ValueError):
+    """A custom op has the name of another one with other content, or is not registered.
+
+    Fix: choose another name, or `unregister()` the op that has it.
+    """
+
+
 class EventError(OpkilnError, RuntimeError):
     """An event is used before it was recorded or after it was given back.
 
@@ -350,6 +371,13 @@ class SymbolMissing(OpkilnError, AttributeError):
     """A shared library lacks a function that it should export.
 
     Fix: export it as `extern "C"` from the sources that were given.
+    """
+
+
+class AbiMismatch(OpkilnError, RuntimeError):
+    """A library was made for another version of an interface than the one in use.
+
+    Fix: build it again with the headers of this version.
     """
 
 

@@ -313,7 +313,7 @@ class History:
         for why, result, name, times in copies:
             yield f"{_COPY[why].format(k=result, name=_quoted(name))}: {_times(times)}"
         if counts["packs"]:
-            yield f"operands packed into rows for a reduction: {_times(counts['packs'])}"
+            yield f"operands copied for a reduction or a custom op: {_times(counts['packs'])}"
         if counts["fallbacks"]:
             yield f"run by the interpreter, {self.no_compiler}: {_times(counts['fallbacks'])}"
         if counts["integer_faults"]:

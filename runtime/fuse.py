@@ -67,7 +67,8 @@ def operand_of(reduction: Node) -> Use:
 
 
 _PLENTY = 1e6  # more work than any threshold
-_FROM_MEMORY = (p.Input, p.Constant, p.FromHost, p.Reduce, p.UpdateSlices, p.Reshape, p.MatMul)
+_FROM_MEMORY = (p.Input, p.Constant, p.FromHost, p.Reduce, p.UpdateSlices, p.Reshape, p.MatMul,
+                p.CustomCall)  # fmt: skip
 
 
 def product_space(product: Node) -> tuple[Node, ...]:
@@ -84,8 +85,34 @@ def factors_of(product: Node) -> tuple[Use, Use]:
     return (a, normal(a, left)), (b, normal(b, right))
 
 
+def call_space(call: Node) -> tuple[Node, ...]:
+    """What a call of a custom op runs over: the axes of its tensors, then of its results."""
+    assert isinstance(call.op, p.CustomCall)
+    tensors, _, *results = call.op.split(call.src)
+    shapes = [*(t.shape for t in tensors), *results]
+    return tuple(extent for shape in shapes for extent in shape)
+
+
+def call_operands(call: Node, results: tuple[Node, ...]) -> list[Use]:
+    """The tensors of a call, then its results, over its space."""
+    assert isinstance(call.op, p.CustomCall)
+    uses: list[Use] = []
+    at = 0
+    for node in (*call.op.split(call.src)[0], *results):
+        uses.append((node, normal(node, plain(*range(at, at + node.rank)))))
+        at += node.rank
+    return uses
+
+
+def operands_of(node: Node) -> list[Use] | None:
+    """What must be read where it lies, by a product or a custom op; None of any other node."""
+    if isinstance(node.op, p.MatMul):
+        return list(factors_of(node))
+    return call_operands(node, ()) if isinstance(node.op, p.CustomCall) else None
+
+
 def in_memory_of(node: Node) -> Node:
-    """What must lie in memory for a product to read `node` through strides."""
+    """What must lie in memory for `node` to be read through strides."""
     base, part = node, None
     while isinstance(base.op, p.VIEWS):
         if isinstance(base.op, (p.Slice, p.Diagonal)):
@@ -174,9 +201,11 @@ class Fusion:
         self.fuse = fuse
         if not fuse:  # opt_level 0: one kernel per op
             self.stored.update(n for n in self.order if isinstance(n.op, (p.Elementwise, p.Cast)))
-        for product in [n for n in self.order if isinstance(n.op, p.MatMul)]:
-            bases = [in_memory_of(factor) for factor in product.src]
-            self.stored |= {product, *(b for b in bases if not isinstance(b.op, p.Input))}
+        for node in self.order:
+            uses = operands_of(node)
+            if uses is not None:
+                bases = [in_memory_of(operand) for operand, _ in uses]
+                self.stored |= {node, *(b for b in bases if not isinstance(b.op, p.Input))}
         self.stored |= self._sliced_apart()
         while True:
             self._group()
@@ -191,11 +220,10 @@ class Fusion:
         Stops at values that live in memory or in this group's own registers.
         """
         node, axes = anchor
-        if isinstance(node.op, p.MatMul):
-            stack: list[Use] = list(factors_of(node))
-        elif isinstance(node.op, p.Reduce):
+        stack = operands_of(node)
+        if stack is None and isinstance(node.op, p.Reduce):
             stack = [operand_of(node)]
-        else:
+        elif stack is None:
             stack = list(sources(node, axes, group.space))
         seen: set[Use] = set()
         while stack:
@@ -219,11 +247,16 @@ class Fusion:
                 self._settle(node)
 
     def _settle(self, node: Node) -> None:
+        if node in self.home:  # another result of a call that is settled
+            return
         if isinstance(node.op, p.MatMul):
-            group = Group(product_space(node), (node.rank,), alone=True)
-            group.add(node, normal(node, plain(*range(node.rank))))
-            self.home[node] = len(self.groups)
-            self.groups.append(group)
+            own = normal(node, plain(*range(node.rank)))
+            self._alone(Group(product_space(node), (node.rank,), alone=True), [(node, own)])
+            return
+        if isinstance(node.op, p.CustomCall):
+            results = self.stores.calls[node]
+            uses = call_operands(node, results)[-len(results) :]
+            self._alone(Group(call_space(node), (), alone=True), uses)
             return
         space = node.src[0].shape if isinstance(node.op, p.Reduce) else node.shape
         reduced = node.op.axes if isinstance(node.op, p.Reduce) else ()
@@ -239,6 +272,13 @@ class Fusion:
         assert axes is not None, "a reduction over no axis is its operand and never gets here"
         group.add(node, axes)
         self.home[node] = len(self.groups)
+        self.groups.append(group)
+
+    def _alone(self, group: Group, anchors: list[Use]) -> None:
+        """A group that nothing joins."""
+        for node, axes in anchors:
+            group.add(node, axes)
+            self.home[node] = len(self.groups)
         self.groups.append(group)
 
     def _depends_only_on(self, group: Group, index: int, anchor: Use) -> bool:

@@ -145,6 +145,11 @@ def _cast(op: p.Cast, src: Sources) -> Inferred:
     return op.dtype, src[0].shape
 
 
+@RULES.register("infer", p.CustomCall)
+def _custom_call(op: p.CustomCall, src: Sources) -> Inferred:
+    return op.dtypes[op.index], op.split(src)[2 + op.index]
+
+
 @RULES.register("infer", p.Reinterpret)
 def _reinterpret(op: p.Reinterpret, src: Sources) -> Inferred:
     if src[0].dtype.itemsize != op.dtype.itemsize:

@@ -123,6 +123,9 @@ class Kernel:
 
     A `product` has no sections: over the axes (..., m, n, k), of which k is reduced, its last
     operand is the sum over k of the first two, multiplied.
+
+    Nor has one that is the `call` of a custom op: its axes are those of its operands, one after the
+    other, and each operand follows its own.
     """
 
     rank: int
@@ -135,6 +138,7 @@ class Kernel:
     may_raise: bool
     folded: int | None = None
     product: bool = False
+    call: Node | None = None
 
     def statements(self) -> Iterator[Statement]:
         """All statements in order."""
@@ -145,6 +149,7 @@ class Kernel:
         head = f"kernel rank={self.rank} reduced={list(self.reduced)}"
         head += f" folded by scalar {self.folded}" if self.folded is not None else ""
         head += " product" if self.product else ""
+        head += f" call {self.call.op.name}" if self.call is not None else ""
         lines = [head]
         for i, o in enumerate(self.operands):
             mode = "out" if o.write else "in"

@@ -93,6 +93,11 @@ def _places(op: p.UpdateSlices, count: int) -> frozenset[int]:
     return frozenset(range(count)) - {at for at, _, _ in op.parts(tuple(range(count)))}
 
 
+@RULES.register("value_inputs", p.CustomCall)
+def _numbers_and_extents(op: p.CustomCall, count: int) -> frozenset[int]:
+    return frozenset(range(sum(op.given), count))
+
+
 @RULES.register("value_inputs", Call)
 def _named_values(op: Call, count: int) -> frozenset[int]:
     del count

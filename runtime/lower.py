@@ -8,7 +8,7 @@ from opkiln.ops import primitives as p
 from opkiln.ops.elementwise.presets import RAISING
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime import kernel as k
-from opkiln.runtime.fuse import DEAR, Fusion, Group, factors_of, node_cost, operand_of
+from opkiln.runtime.fuse import DEAR, Fusion, Group, node_cost, operand_of, operands_of
 from opkiln.runtime.graph import Graph, Node, const_value, host_const, make, topological
 from opkiln.runtime.indexmap import (
     Along,
@@ -21,6 +21,9 @@ from opkiln.runtime.indexmap import (
     sources,
 )
 from opkiln.runtime.infer import guards
+
+# Nanoseconds of a call of a custom op, whatever its sizes: enough to run without the GIL.
+_CALL = 1e5
 
 
 def lower(graph: Graph, *, opt_level: int = 2) -> k.Lowered:
@@ -124,7 +127,11 @@ class _Program:
         """The slot of a FromHost node."""
         op = node.op
         assert isinstance(op, p.FromHost)
-        return self.scalars.setdefault((node.src[0], op.dtype, op.mode), len(self.scalars))
+        return self.number(node.src[0], op.dtype, op.mode)
+
+    def number(self, node: Node, dtype: k.DT, mode: str) -> int:
+        """The slot of a host node in a dtype."""
+        return self.scalars.setdefault((node, dtype, mode), len(self.scalars))
 
 
 class _Body:
@@ -152,6 +159,8 @@ class _Body:
         """The kernel and its bindings."""
         if isinstance(self.group.anchors[0][0].op, p.MatMul):
             return self.product()
+        if isinstance(self.group.anchors[0][0].op, p.CustomCall):
+            return self.call()
         # One column loop per stage: reductions first, since a later stage may need them.
         for node, axes in self.group.anchors:
             if isinstance(node.op, p.Reduce):
@@ -179,13 +188,7 @@ class _Body:
     def product(self) -> k.Launch:
         """The kernel of a matrix product: no statements, both operands read where they lie."""
         ((node, axes),) = self.group.anchors
-        operands: list[k.Operand] = []
-        for factor in factors_of(node):
-            use = factor
-            while not self.in_memory(use[0]):
-                (use,) = sources(*use, self.group.space)
-            operands.append(self.read(*use))
-        operands.append(self.write(node, axes, per_row=True))
+        operands = [*self.where_they_lie(node), self.write(node, axes, per_row=True)]
         dtype = in_kernel(node.dtype)
         space = self.group.space
         kernel = k.Kernel(
@@ -193,6 +196,34 @@ class _Body:
             may_raise=False, product=True,
         )  # fmt: skip
         return k.Launch(kernel, space, ())
+
+    def call(self) -> k.Launch:
+        """The call of a custom op: no statements, tensors read where they lie."""
+        results = self.group.anchors
+        node = results[0][0]
+        assert isinstance(node.op, p.CustomCall)
+        operands = [
+            *self.where_they_lie(node),
+            *(self.write(result, axes, per_row=True) for result, axes in results),
+        ]
+        numbers = node.op.split(node.src)[1]
+        dtypes = tuple(np.dtype(np.float64 if n.dtype is float else np.int64) for n in numbers)
+        slots = map(self.program.number, numbers, dtypes, ["check"] * len(numbers))
+        kernel = k.Kernel(
+            len(self.group.space), (), tuple(operands), dtypes, (), (), _CALL, may_raise=False,
+            call=node,
+        )  # fmt: skip
+        return k.Launch(kernel, self.group.space, tuple(slots))
+
+    def where_they_lie(self, node: Node) -> list[k.Operand]:
+        """What a product or a custom op reads, through the strides of the views in between."""
+        operands: list[k.Operand] = []
+        for operand in operands_of(node) or ():
+            use = operand
+            while not self.in_memory(use[0]):
+                (use,) = sources(*use, self.group.space)
+            operands.append(self.read(*use))
+        return operands
 
     def folded_columns(self) -> int | None:
         """The parameter that counts the columns of folds, if stores may have more."""

@@ -108,7 +108,8 @@ class Known:
         """The small value of an array node, or None; those of its sources are there."""
         if isinstance(node.op, p.Input):
             return self.descs[node.op.index].value
-        if None in shape or prod(shape) > SMALL_VALUE_NUMEL:
+        unknown = None in shape or isinstance(node.op, p.CustomCall)
+        if unknown or prod(shape) > SMALL_VALUE_NUMEL:
             return None
         args = [self.number(s) if s.is_host else self.values.get(s) for s in node.src]
         if any(a is None for a in args):

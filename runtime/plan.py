@@ -7,6 +7,7 @@ from typing import Any
 
 from opkiln.native import Plan, dtype_code
 from opkiln.ops import primitives as p
+from opkiln.ops.rules import RULES
 from opkiln.runtime import blas
 from opkiln.runtime.graph import Node, Pin, topological
 from opkiln.runtime.indexmap import AxisMap
@@ -129,6 +130,7 @@ def make_plan(
             kernel.may_raise,
             kernel.product,
             launch.view,
+            *_custom(kernel.call),
         )
     for kind, value in lowered.outputs:
         _output(plan, registers, kind, value)
@@ -139,6 +141,16 @@ def make_plan(
             plan.pin(index, axis, size)
     plan.finish()
     return plan, registers.node
+
+
+def _custom(call: Node | None) -> tuple[Any, ...]:
+    """Of a custom op: its functions, and the rank of each operand."""
+    if call is None:
+        return ()
+    assert isinstance(call.op, p.CustomCall)
+    tensors, _, *results = call.op.split(call.src)
+    ranks = [*(t.rank for t in tensors), *map(len, results)]
+    return RULES.find("functions", call.op.op)(call.op.op, call.op.given), ranks
 
 
 def _output(plan: Plan, registers: _Registers, kind: str, value: Any) -> None:

@@ -21,6 +21,7 @@ from opkiln.ops.elementwise.presets import (
     INVALID_CHOICE,
     NEGATIVE_POWER,
 )
+from opkiln.ops.rules import RULES
 from opkiln.ops.table import ELEMENTWISE, REDUCTIONS
 from opkiln.runtime.errors import (
     BoundsError,
@@ -401,6 +402,15 @@ def _matmul(op: p.MatMul, args: list[Array], node: Node) -> Array:
     return cast("Array", np.matmul(a, b))
 
 
+def _custom_call(op: p.CustomCall, args: list[Any], node: Node) -> Array:
+    del node
+    tensors, numbers, *_ = op.split(tuple(args))
+    given = iter(tensors)
+    every = [next(given) if g else None for g in op.given]
+    results = RULES.find("evaluate", op.op)(op.op, every, numbers)
+    return cast("Array", results[op.index])
+
+
 def _cast(op: p.Cast, args: list[Array], node: Node) -> Array:
     del node
     (x,) = args
@@ -425,6 +435,7 @@ _ARRAY_FN: dict[type[OpDef], Callable[[Any, list[Any], Node], Array]] = {
     p.Reshape: _reshape,
     p.UpdateSlices: _update_slices,
     p.MatMul: _matmul,
+    p.CustomCall: _custom_call,
 }
 
 

@@ -14,7 +14,14 @@ from opkiln.runtime.graph import Graph, Node, make, topological
 from opkiln.runtime.infer import guards
 
 _COMPUTED = (p.Elementwise, p.Cast)
-_READ = (p.Input, p.Reshape, p.UpdateSlices, p.Reduce, p.MatMul)  # lie in memory in any case
+_READ = (
+    p.Input,
+    p.Reshape,
+    p.UpdateSlices,
+    p.Reduce,
+    p.MatMul,
+    p.CustomCall,
+)  # lie in memory in any case
 _MOST = 4  # operands, each of which may need a copy
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpDef
-from opkiln.runtime.graph import Node, topological
+from opkiln.runtime.graph import Node, make, topological
 from opkiln.runtime.indexmap import Stored
 
 _AS_BEFORE = (*p.VIEWS, p.Reinterpret)  # ops whose elements lie where the operand's lie
@@ -36,7 +36,13 @@ class Stores:
         self.pieces: dict[Node, list[Node]] = {}  # of an update
         self.before: dict[Node, Node] = {}  # the store that must be done before this one
         self.copies: dict[Node, Node] = {}  # reshape -> the copy for strides that allow no view
+        self.calls: dict[Node, tuple[Node, ...]] = {}  # result of a custom op -> all of that call's
         for node in topological(outputs):
+            if node in self.calls:
+                continue  # came with the call's first result
+            if isinstance(node.op, p.CustomCall):
+                self._call(node, outputs)
+                continue
             if isinstance(node.op, p.UpdateSlices):
                 self._update(node)
             elif isinstance(node.op, p.Reshape):
@@ -51,6 +57,17 @@ class Stores:
         self.target[node] = target
         self.order.append(node)
         return node
+
+    def _call(self, node: Node, outputs: tuple[Node, ...]) -> None:
+        """All results of a call, whether read or not: it writes each of them."""
+        assert isinstance(node.op, p.CustomCall)
+        for tensor in node.op.split(node.src)[0]:
+            if not isinstance(tensor.op, IN_MEMORY) and tensor not in outputs:
+                self.dense.add(tensor)  # counts if it is stored: most custom ops want it so
+        results = tuple(make(op, *node.src) for op in node.op.results())
+        self.calls.update(dict.fromkeys(results, results))
+        self.needed.update(results)
+        self.order += results
 
     def _update(self, node: Node) -> None:
         op = node.op

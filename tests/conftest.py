@@ -199,3 +199,43 @@ def cxx(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests import jit_child
 
     return jit_child.fast_compiler(tmp_path_factory.mktemp("fast") / "cxx")
+
+
+# ---- custom ops ----
+
+
+@pytest.fixture(scope="session")
+def op_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library of the tests of custom ops."""
+    from tests.op_library import build
+
+    return build(TESTS / "custom_ops.cpp", tmp_path_factory.mktemp("custom_op"))
+
+
+@pytest.fixture
+def define_op(op_library: Path) -> Iterator[Callable[..., Any]]:
+    """`ok.custom_op` on that library; the ops go when the test ends."""
+    import opkiln as ok
+    from opkiln.runtime.custom_op import registered
+
+    made: list[Any] = []
+
+    def make(schema: str, cpu: Any, **options: Any) -> Any:
+        op = ok.custom_op(schema, cpu=cpu, **{"library": op_library, **options})
+        made.append(op)
+        return op
+
+    yield make
+    for op in made:
+        if op.name in registered():
+            op.unregister()
+    assert registered() == ()
+
+
+@pytest.fixture
+def smooth(define_op: Callable[..., Any]) -> Any:
+    """T29's op, whose gradient is another op."""
+    from tests.op_library import BOTH, SMOOTH
+
+    define_op(BOTH, "t_both")
+    return define_op(SMOOTH, "t_smooth", backward="t::both")

@@ -44,7 +44,7 @@ STAGES: list[set[str]] = [
     {"compile"},
     {"differentiate", "traits"},
     {"autograd", "subgraph"},
-    {"backward", "custom"},
+    {"backward", "custom", "custom_op"},
     {"cli"},
 ]
 RANK = {stage: rank for rank, stages in enumerate(STAGES) for stage in stages}

@@ -151,9 +151,9 @@ void Instantiation::assemble_split(Nest* nest, std::size_t kernel) {
   nest->estimated_ns = std::max(spec_of.ns_per_element, kByteNs * static_cast<double>(bytes)) *
                        static_cast<double>(layout.elements);
   nest->grain = layout.elementwise ? elements_grain(layout) : rows_grain(layout);
-  // A BLAS has threads of its own.
-  nest->split =
-      nest->estimated_ns >= kSplitNs && nest->units > nest->grain && layout.library == nullptr;
+  // A BLAS has threads of its own, and an op of the user's is one call.
+  const bool one_call = layout.library != nullptr || nest->op != nullptr;
+  nest->split = nest->estimated_ns >= kSplitNs && nest->units > nest->grain && !one_call;
   if (!nest->split || layout.elementwise) return;
   std::int64_t end = aligned(layout.scratch);
   for (std::uint32_t i = 0; i < nest->npacks; ++i) {
@@ -238,12 +238,14 @@ void Instantiation::assemble_nest(Executor* ex, Nest* nest, std::size_t kernel,
   nest->elementwise = layout.elementwise;
   nest->units = layout.elementwise ? layout.elements : layout.rows * nest->outer_count;
   nest->single = nest->outer_count == 1 && nest->npacks == 0;
+  nest->op = layout.op.get();
+  if (layout.op) ex->ops_.push_back(layout.op);
   nest->slot = slot;
   nest->outer_extents = extents;
   nest->outer_strides = strides;
   nest->kernel = static_cast<std::int32_t>(kernel);
   assemble_split(nest, kernel);
-  nest->simple = nest->direct && nest->single && !nest->split;
+  nest->simple = nest->direct && nest->single && !nest->split && nest->op == nullptr;
   ex->estimated_ns_ += nest->estimated_ns;
   ex->packs_ += (spec_of.view >= 0) + (nest->elementwise ? 0 : nest->npacks);
 }

@@ -70,6 +70,20 @@ class PoolTimeout : public Error {
   const std::vector<double> event_age_s;  // seconds since record, oldest executor first
 };
 
+/// A custom op reported an error: its own words.
+class OpError : public Error {
+ public:
+  explicit OpError(const std::string& message, int kernel_index = -1)
+      : Error(message), kernel(kernel_index) {}
+  const int kernel;  // of the plan, or -1
+};
+
+/// What a library exports is no op that this runtime knows.
+class AbiError : public Error {
+ public:
+  using Error::Error;
+};
+
 class EventError : public Error {
  public:
   using Error::Error;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "errors.h"
 #include "nest.h"
 #include "pool.h"
 #include "threads.h"
@@ -174,9 +175,24 @@ void Executor::clear_pointers() noexcept {
   for (std::uint32_t i = out_at_; i < temp_at_; ++i) base_[i] = nullptr;
 }
 
+void Executor::run_op(const Nest& nest) const {
+  Pointers pointers(nest.nops);
+  point(nest, pointers.get(), nullptr);
+  try {
+    nest.op->run(pointers.get(), nest.args.scalar, nest.args.scratch);
+  } catch (const OpError& e) {
+    throw OpError(e.what(), nest.kernel);
+  }
+  if (pool_ != nullptr) pool_->count_packs(nest.op->copies());
+}
+
 std::uint64_t Executor::run_range(const Nest& nest, std::int64_t begin, std::int64_t end,
                                   char* own) const {
   if (begin >= end) return 0;
+  if (nest.op != nullptr) {
+    run_op(nest);
+    return 0;
+  }
   const std::uint32_t nops = nest.nops;
   Pointers tile(nops);
   char** ptr = tile.get();

@@ -85,7 +85,7 @@ struct Nest {
   bool elementwise;
   bool direct;  // operands are consecutive pointers of the executor: args.ptr points there
   bool single;  // one call covers everything
-  bool simple;  // direct, single and not split: the warm path
+  bool simple;  // direct, single, not split and no op: the warm path
   bool split;   // may be worth several threads
   bool flat;    // of NestLayout, as the tile's shape
   const std::uint32_t* slot;          // per operand
@@ -105,6 +105,7 @@ struct Nest {
   std::int64_t own_bytes;
   std::int64_t grain;  // units: cuts between lie at its multiples
   double estimated_ns;
+  OpCall* op;  // runs in place of `fn`; or null
 };
 
 class Executor {
@@ -187,6 +188,7 @@ class Executor {
   void copy_scalars() noexcept;
   void move_starts() noexcept;
   std::uint64_t run_nest(const Nest& nest) const;
+  void run_op(const Nest& nest) const;
   void point(const Nest& nest, char** ptr, char* own) const noexcept;
   void allocate_workspace();
   void settle() noexcept;
@@ -226,6 +228,7 @@ class Executor {
   std::size_t workspace_size_ = 0;
   std::unique_ptr<char[]> block_;
   std::unique_ptr<char, AlignedFree> workspace_;
+  std::vector<std::shared_ptr<OpCall>> ops_;  // of nests
   Ref<Plan> plan_;
   Stream* stream_ = nullptr;
   EventLease event_;

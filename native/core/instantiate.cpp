@@ -141,7 +141,8 @@ std::int64_t Instantiation::operand_stride(const KernelSpec& kernel, const Opera
   const std::int64_t stride = stride_along(op.buffer, op.axes, axis, extent, &still);
   const bool reduced = (kernel.reduce_mask >> axis & 1) != 0;
   // Scratch is one row long and written anew in every row.
-  if (op.write && still && extent > 1 && !reduced && spec(op.buffer).kind != BufferKind::kTemp)
+  if (op.write && still && extent > 1 && !reduced && !kernel.op &&
+      spec(op.buffer).kind != BufferKind::kTemp)
     throw PlanError("instantiate: buffer " + std::to_string(op.buffer) +
                     " is written more than once per element");
   return stride;
@@ -262,6 +263,34 @@ std::vector<int> product_order(const std::vector<int>& axes,
 
 }  // namespace
 
+NestLayout Instantiation::lay_out_op(const KernelSpec& kernel,
+                                     const std::vector<std::int64_t>& extents,
+                                     const std::vector<NestOperand>& operands) const {
+  NestLayout nest;
+  nest.launch = false;  // unless there is an element to write
+  nest.elementwise = false;
+  nest.elements = 1;
+  std::vector<OpCall::Operand> layouts;
+  std::ptrdiff_t at = 0;
+  for (std::size_t j = 0; j < operands.size(); ++j) {
+    OpCall::Operand layout;
+    layout.dtype = op_dtype(operands[j].dtype);
+    const std::ptrdiff_t end = at + kernel.ranks[j];
+    const std::vector<std::int64_t>& strides = operands[j].strides;
+    layout.shape.assign(extents.begin() + at, extents.begin() + end);
+    layout.strides.assign(strides.begin() + at, strides.begin() + end);
+    const auto& shape = layout.shape;
+    nest.launch = nest.launch ||
+                  (operands[j].write && std::find(shape.begin(), shape.end(), 0) == shape.end());
+    layouts.push_back(std::move(layout));
+    at = end;
+  }
+  nest.row_strides.assign(operands.size(), 0);
+  nest.op = std::make_shared<OpCall>(kernel.op, std::move(layouts));
+  nest.scratch = nest.op->scratch();
+  return nest;
+}
+
 void Instantiation::lay_out_kernels() {
   for (std::size_t id = 0; id < buffers_.size(); ++id) buffers_[id].memory = static_cast<int>(id);
   for (const KernelSpec& kernel : plan_.kernels()) {
@@ -275,7 +304,10 @@ void Instantiation::lay_out_kernels() {
       extents.push_back(extent);
     }
     std::vector<NestOperand> operands = operands_of(kernel, extents);
-    if (kernel.product) {
+    if (kernel.op) {
+      allocate(kernel, axes, &operands, extents);
+      nests_.push_back(lay_out_op(kernel, extents, operands));
+    } else if (kernel.product) {
       allocate(kernel, product_order(axes, operands), &operands, extents);
       nests_.push_back(build_product(extents, operands));
     } else {
@@ -315,7 +347,7 @@ bool Instantiation::pick_variants(std::vector<Missing>* missing) {
   for (std::size_t k = 0; k < nests_.size(); ++k) {
     const int kernel = static_cast<int>(k);
     fns_.push_back(nullptr);
-    if (!nests_[k].launch) continue;
+    if (!nests_[k].launch || nests_[k].op) continue;
     const NestLayout& nest = nests_[k];
     if (nest.library != nullptr) {
       fns_.back() = nest.library;

@@ -55,6 +55,8 @@ class Instantiation {
   bool broadcast_by_construction(const KernelSpec& kernel, const OperandSpec& op) const;
   void allocate(const KernelSpec& kernel, const std::vector<int>& order,
                 std::vector<NestOperand>* operands, const std::vector<std::int64_t>& extents);
+  NestLayout lay_out_op(const KernelSpec& kernel, const std::vector<std::int64_t>& extents,
+                        const std::vector<NestOperand>& operands) const;
   void lay_out_kernels();
   bool pick_variants(std::vector<Missing>* missing);
   const Variant* substitute(int kernel, const NestLayout& nest) const;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "abi.h"
 #include "dtype.h"
+#include "op.h"
 
 namespace opkiln::core {
 
@@ -57,6 +59,7 @@ struct NestLayout {
   std::int64_t scratch = 0;         // bytes that the kernel asks for
   std::int64_t scratch_offset = 0;  // into the workspace
   KernelFn library = nullptr;       // of products: what serves them in place of a kernel
+  std::shared_ptr<OpCall> op;       // what runs in place of a kernel
 
   /// Whether a kernel that goes across rows may have these columns: its levels of blocks
   /// (include/opkiln/nest.h) serve no more.

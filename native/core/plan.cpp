@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "errors.h"
 
@@ -68,7 +69,7 @@ void Plan::check_axes(int buffer, const std::vector<Along>& axes, std::size_t ra
   const BufferSpec& spec = checked_buffer(buffer);
   if (axes.size() != static_cast<std::size_t>(spec.rank))
     throw PlanError("kernel: an operand needs a map for each axis of its buffer");
-  std::uint32_t seen = 0;
+  std::vector<bool> seen(rank);
   for (const Along& along : axes) {
     if (along.axis < -1 || along.axis >= static_cast<int>(rank))
       throw PlanError("kernel: a map follows an axis that is not there");
@@ -79,9 +80,9 @@ void Plan::check_axes(int buffer, const std::vector<Along>& axes, std::size_t ra
         throw PlanError("start: register is not an integer");
     }
     if (along.axis < 0) continue;
-    if (write && (seen >> along.axis & 1))
-      throw PlanError("kernel: two written axes follow one iteration axis");
-    seen |= std::uint32_t{1} << along.axis;
+    const auto axis = static_cast<std::size_t>(along.axis);
+    if (write && seen[axis]) throw PlanError("kernel: two written axes follow one iteration axis");
+    seen[axis] = true;
   }
 }
 
@@ -148,13 +149,14 @@ int Plan::kernel(KernelSpec spec) {
   require_open();
   check_extents(spec.extents);
   const std::size_t rank = spec.extents.size();
-  if (rank > 32) throw PlanError("kernel: more than 32 axes");
+  if (rank > 32 && !spec.op) throw PlanError("kernel: more than 32 axes");
   if (rank < 32 && (spec.reduce_mask >> rank) != 0)
     throw PlanError("kernel: reduce_mask names an axis that is not there");
   if (spec.operands.empty()) throw PlanError("kernel: no operands");
   if (spec.product && (rank < 3 || spec.operands.size() != 3 || !spec.scalars.empty() ||
                        spec.reduce_mask != std::uint32_t{1} << (rank - 1)))
     throw PlanError("kernel: a product has axes m, n and k, sums over k, and has three operands");
+  if (spec.op) check_op(spec);
   for (const OperandSpec& op : spec.operands) {
     const BufferSpec& buffer = checked_buffer(op.buffer);
     check_axes(op.buffer, op.axes, rank, op.write);
@@ -169,6 +171,19 @@ int Plan::kernel(KernelSpec spec) {
   may_raise_ = may_raise_ || spec.may_raise;
   kernels_.push_back(std::move(spec));
   return static_cast<int>(kernels_.size()) - 1;
+}
+
+/// Operands are the inputs that are given, then results; their axes follow each other.
+void Plan::check_op(const KernelSpec& spec) const {
+  const std::size_t inputs = spec.op->inputs();
+  for (std::size_t j = 0; j < spec.operands.size(); ++j)
+    if (spec.operands[j].write != (j >= inputs))
+      throw PlanError("kernel: an op's results follow its inputs");
+  const int axes = std::accumulate(spec.ranks.begin(), spec.ranks.end(), 0);
+  if (spec.operands.size() < inputs || spec.ranks.size() != spec.operands.size() ||
+      static_cast<std::size_t>(axes) != spec.extents.size() || spec.reduce_mask != 0 ||
+      spec.product || spec.op->op.run == nullptr)
+    throw PlanError("kernel: the operands do not fit the op");
 }
 
 void Plan::output_buffer(int buffer) {
@@ -286,7 +301,7 @@ bool Plan::pins_hold(const ArrayView* args) const noexcept {
 }
 
 bool Plan::inplace_ok(int out_buffer, int in_buffer) const noexcept {
-  if (kernels_.size() != 1 || kernels_[0].reduce_mask != 0) return false;
+  if (kernels_.size() != 1 || kernels_[0].reduce_mask != 0 || kernels_[0].op) return false;
   if (!of_kind(BufferKind::kView).empty()) return false;  // which may read the input elsewhere
   const KernelSpec& kernel = kernels_[0];
   bool written = false, read = false;

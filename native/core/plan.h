@@ -13,6 +13,7 @@
 #include "dtype.h"
 #include "host_program.h"
 #include "layout.h"
+#include "op.h"
 #include "ref.h"
 
 namespace opkiln::core {
@@ -82,6 +83,9 @@ struct KernelSpec {
   bool may_raise = false;
   bool product = false;  // of matrices: the last axes are m, n and k, the operands a, b and out
   int view = -1;         // the kernel is the copy that this view may need
+  // A custom op in place of a kernel: its axes are those of its operands, one after the other.
+  std::shared_ptr<const OpSpec> op = nullptr;
+  std::vector<int> ranks = {};  // of a custom op's operands
 };
 
 struct OutputRef {
@@ -170,6 +174,7 @@ class Plan : public RefCounted {
   void check_reg(int reg, const char* what) const;
   void check_extents(const std::vector<int>& regs) const;
   void check_axes(int buffer, const std::vector<Along>& axes, std::size_t rank, bool write) const;
+  void check_op(const KernelSpec& spec) const;
   void touch(int buffer, int kernel);
   const BufferSpec& checked_buffer(int buffer) const;
   const BufferSpec& pinned(int buffer, int axis) const;

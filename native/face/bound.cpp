@@ -163,6 +163,9 @@ PyObject* run_bound(Fixed& in) {
   } catch (const core::HostError& e) {
     x.ended();
     throw_host_error(f, record, e);
+  } catch (const core::OpError& e) {
+    x.ended();
+    throw_op_error(f, record, e);
   }
   x.ended();
   f->counters.calls++;

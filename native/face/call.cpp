@@ -192,6 +192,8 @@ uint64_t run_kernels(Computation& c, Record* record, core::Executor& x) {
     return x.run(weak);
   } catch (const core::HostError& e) {
     throw_host_error(c.self, record, e);
+  } catch (const core::OpError& e) {
+    throw_op_error(c.self, record, e);
   }
 }
 

@@ -64,6 +64,9 @@ PyObject* into_outs(OutArgs& outs, Direct&& direct, Copied&& copied) {
   return copied();
 }
 
+// Lets the frontend word the error that a custom op reported; always throws PythonError.
+[[noreturn]] void throw_op_error(Compiled* self, Record* record, const core::OpError& e);
+
 // Lets the frontend word a host error; always throws PythonError. `shapes` is a tuple with the
 // shape of each array and capture, where they are at hand.
 [[noreturn]] void throw_host_error(Compiled* self, Record* record, const core::HostError& e,
@@ -84,7 +87,7 @@ Ref call_hook(Compiled* self, PyObject* name, PyObject* a, PyObject* b, PyObject
               PyObject* d = nullptr);
 
 struct HookNames {
-  PyObject *trace, *build, *interpret, *inline_, *host_error, *fault, *export_, *missed;
+  PyObject *trace, *build, *interpret, *inline_, *host_error, *op_error, *fault, *export_, *missed;
 };
 extern HookNames g_hooks;
 

@@ -430,10 +430,15 @@ int add_compiled_type(PyObject* module) {
     PyObject** place;
     const char* text;
   };
-  const Name names[] = {{&g_str_out, "out"},          {&g_hooks.trace, "trace"},
-                        {&g_hooks.build, "build"},    {&g_hooks.interpret, "interpret"},
-                        {&g_hooks.inline_, "inline"}, {&g_hooks.host_error, "host_error"},
-                        {&g_hooks.fault, "fault"},    {&g_hooks.export_, "export"},
+  const Name names[] = {{&g_str_out, "out"},
+                        {&g_hooks.trace, "trace"},
+                        {&g_hooks.build, "build"},
+                        {&g_hooks.interpret, "interpret"},
+                        {&g_hooks.inline_, "inline"},
+                        {&g_hooks.host_error, "host_error"},
+                        {&g_hooks.op_error, "op_error"},
+                        {&g_hooks.fault, "fault"},
+                        {&g_hooks.export_, "export"},
                         {&g_hooks.missed, "missed"}};
   for (const Name& name : names) {
     if (!(*name.place = PyUnicode_InternFromString(name.text))) return -1;

@@ -23,7 +23,8 @@ const ErrorRow kRows[] = {
     {"PoolTimeout", &PyExc_TimeoutError},     {"PoolLimitError", &PyExc_RuntimeError},
     {"EventError", &PyExc_RuntimeError},      {"LoadFailed", &PyExc_OSError},
     {"SymbolMissing", &PyExc_AttributeError}, {"HostRangeError", &PyExc_OverflowError},
-    {"BusyError", &PyExc_RuntimeError},       {nullptr, &PyExc_RuntimeError},
+    {"BusyError", &PyExc_RuntimeError},       {"CustomOpError", &PyExc_RuntimeError},
+    {"AbiMismatch", &PyExc_RuntimeError},     {nullptr, &PyExc_RuntimeError},
 };
 static_assert(sizeof(kRows) / sizeof(kRows[0]) == static_cast<size_t>(Err::count_));
 
@@ -109,6 +110,10 @@ void raise_current() {
     raise(Err::pool_limit, "raise OPKILN_MAX_THREAD_POOLS or use fewer threads",
           "OPKILN_MAX_THREAD_POOLS allows %zu thread pools and %zu threads hold one", e.limit,
           e.live);
+  } catch (const core::OpError& e) {
+    raise(Err::custom_op, nullptr, "%s", e.what());
+  } catch (const core::AbiError& e) {
+    raise(Err::abi, nullptr, "%s", e.what());
   } catch (const core::EventError& e) {
     raise(Err::event, nullptr, "%s", e.what());
   } catch (const std::exception& e) {

@@ -24,6 +24,8 @@ enum class Err : int {
   symbol,        // SymbolMissing, AttributeError
   host_range,    // HostRangeError, OverflowError
   busy,          // BusyError, RuntimeError
+  custom_op,     // CustomOpError, RuntimeError
+  abi,           // AbiMismatch, RuntimeError
   internal,      // RuntimeError: a fault of opkiln itself
   count_
 };

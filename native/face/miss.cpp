@@ -117,6 +117,17 @@ Ref call_hook(Compiled* self, PyObject* name, PyObject* a, PyObject* b, PyObject
   return result;
 }
 
+void throw_op_error(Compiled* self, Record* record, const core::OpError& e) {
+  Ref kernel(PyLong_FromLong(e.kernel));
+  const std::string_view words(e.what());
+  Ref said(PyUnicode_DecodeUTF8(words.data(), std::ssize(words), "replace"));
+  if (!kernel || !said) throw PythonError{};
+  RecordRef hold(record);
+  call_hook(self, g_hooks.op_error, record->object, kernel.get(), said.get());
+  raise(Err::internal, nullptr, "opkiln: %s", e.what());
+  throw PythonError{};
+}
+
 void throw_host_error(Compiled* self, Record* record, const core::HostError& e, PyObject* shapes) {
   Ref values(PyTuple_New(3));
   Ref a(e.a_unsigned ? PyLong_FromUnsignedLongLong(static_cast<unsigned long long>(e.a))

@@ -27,6 +27,7 @@ using namespace nb::literals;
 
 namespace opkiln::face {
 
+void bind_op(nb::module_& m);       // op_py.cpp
 void bind_plan(nb::module_& m);     // plan_py.cpp
 void bind_events(nb::module_& m);   // events_py.cpp
 void bind_threads(nb::module_& m);  // threads_py.cpp
@@ -229,6 +230,7 @@ NB_MODULE(_core, m) {
   if (add_dtypes() < 0) throw nb::python_error();
   bind_slot(m);
   bind_library(m);
+  bind_op(m);
   bind_plan(m);
   bind_events(m);
   bind_limits(m);

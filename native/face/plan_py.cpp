@@ -45,7 +45,8 @@ std::vector<core::Along> axes_of(const AxesTuple& axes) {
 
 int add_kernel(PyPlan& self, std::vector<int> extents, uint32_t reduce_mask,
                const std::vector<OperandTuple>& operands, std::vector<int> scalars,
-               double ns_per_element, bool may_raise, bool product, int view) {
+               double ns_per_element, bool may_raise, bool product, int view,
+               const std::shared_ptr<core::OpSpec>& op, std::vector<int> ranks) {
   core::KernelSpec spec;
   spec.extents = std::move(extents);
   spec.reduce_mask = reduce_mask;
@@ -57,6 +58,8 @@ int add_kernel(PyPlan& self, std::vector<int> extents, uint32_t reduce_mask,
   spec.may_raise = may_raise;
   spec.product = product;
   spec.view = view;
+  spec.op = op;
+  spec.ranks = std::move(ranks);
   return self.plan->kernel(std::move(spec));
 }
 
@@ -139,7 +142,7 @@ void bind_plan(nb::module_& m) {
           "reg"_a, "dtype"_a, "mode"_a)
       .def("kernel", &add_kernel, "extents"_a, "reduce_mask"_a, "operands"_a,
            "scalars"_a = std::vector<int>(), "ns_per_element"_a = 1.0, "may_raise"_a = false,
-           "product"_a = false, "view"_a = -1)
+           "product"_a = false, "view"_a = -1, "op"_a = nb::none(), "ranks"_a = std::vector<int>())
       .def(
           "output_buffer", [](PyPlan& self, int buffer) { self.plan->output_buffer(buffer); },
           "buffer"_a)

@@ -25,7 +25,7 @@ def joined(session: Session, outputs: Iterable[Node]) -> dict[Node, Node]:
     Nothing, where there is a single loop nest: that one serves operands broadcast or not.
     """
     order = topological(outputs)
-    nests = sum(isinstance(node.op, (p.Reduce, p.MatMul)) for node in order)
+    nests = sum(isinstance(node.op, (p.Reduce, p.MatMul, p.CustomCall)) for node in order)
     nests += len({node for node in outputs if not node.is_host})
     if nests < 2:
         return {}

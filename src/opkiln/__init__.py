@@ -41,13 +41,14 @@ __all__ = [  # noqa: F405
 ]
 # Names of op definitions, which most programs never use: they are no part of `import *`.
 _DEFINITIONS = frozenset({
-    "BackwardOpKey", "CompiledOp", "EncodedGraph", "FastpathCopy", "FusionSwitch", "GenericPyOp",
-    "Identity", "JITFusionOp", "ShapeInfer", "Subgraph", "SubgraphBuilder", "SubgraphOp",
-    "TensorDesc", "UniqueKey", "Var", "find_op", "fusion_enabled", "subgraph",
+    "BackwardOpKey", "CompiledOp", "CustomOp", "EncodedGraph", "FastpathCopy", "FusionSwitch",
+    "GenericPyOp", "Identity", "JITFusionOp", "ShapeInfer", "Subgraph", "SubgraphBuilder",
+    "SubgraphOp", "TensorDesc", "UniqueKey", "Var", "custom_op", "find_op", "fusion_enabled",
+    "subgraph",
 })  # fmt: skip
 # Names of the design that are not built yet: asking for one says so instead of looking like a typo.
 _PLANNED = frozenset({
-    "Event", "Stream", "custom_op", "load", "load_inline", "profile", "synchronize", "xp",
+    "Event", "Stream", "load", "load_inline", "profile", "synchronize", "xp",
 })  # fmt: skip
 # Loaded apart from the others, for those who take no gradients.
 _APART: dict[str, str] = {

@@ -4,6 +4,7 @@
 from opkiln.ops.definitions import (
     BackwardOpKey as BackwardOpKey,
     CompiledOp as CompiledOp,
+    CustomOp as CustomOp,
     FastpathCopy as FastpathCopy,
     GenericPyOp as GenericPyOp,
     Identity as Identity,
@@ -17,6 +18,7 @@ import opkiln.runtime.backward  # noqa: F401  registers rules
 from opkiln.runtime.describe import TensorDesc as TensorDesc
 from opkiln.runtime.fusion import FusionSwitch as FusionSwitch, fusion_enabled as fusion_enabled
 from opkiln.runtime.custom import subgraph as subgraph
+from opkiln.runtime.custom_op import custom_op as custom_op
 from opkiln.runtime.subgraph import (
     SubgraphBuilder as SubgraphBuilder,
     Var as Var,

@@ -1,0 +1,276 @@
+"""Eager calls: arrays of one library in, the op's results as such arrays out, on their device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from opkiln import native
+from opkiln.ops.definitions import CustomOp
+from opkiln.ops.dtypes import as_dtype, find_row
+from opkiln.runtime import debug, interop
+from opkiln.runtime.custom_op.registry import Definition
+from opkiln.runtime.custom_op.shapes import descriptions
+from opkiln.runtime.describe import TensorDesc
+from opkiln.runtime.errors import (
+    ArgumentError,
+    CustomOpError,
+    DeviceMismatch,
+    UnsupportedDType,
+)
+from opkiln.runtime.trace.session import failure, is_a
+
+DT = np.dtype[Any]
+CPU, CUDA = 1, 2  # of opkiln/op.h
+_CODES = {"b": 6, "i": 0, "u": 1, "f": 2, "c": 5}
+
+
+def dlpack_type(dtype: DT) -> tuple[int, int]:
+    """Code and bits of the elements."""
+    code = 4 if dtype.kind == "V" else _CODES[dtype.kind]
+    return code, 8 * dtype.itemsize
+
+
+class Kind:
+    """How to deal with the arrays of one library; this one with NumPy's."""
+
+    def dtype(self, array: Any) -> DT:
+        """NumPy's name for what the elements are; a TypeError if it has none."""
+        found: DT = array.dtype.newbyteorder("=")
+        return found
+
+    def device(self, array: Any) -> str:
+        """As "cpu" or "cuda:0"."""
+        del array
+        return "cpu"
+
+    def usable(self, array: Any, dense: bool) -> Any:
+        """The array, or a copy that native code can read: in C order if asked for."""
+        del dense  # on the CPU the native side copies what does not lie so
+        if array.dtype.isnative and array.flags.aligned:
+            return array
+        return np.require(array, array.dtype.newbyteorder("="), "A")
+
+    def operand(self, array: Any, dtype: DT) -> Any:
+        """What the native side takes."""
+        del dtype
+        return array
+
+    def empty(self, shape: tuple[int, ...], dtype: DT, like: Any) -> Any:
+        """A new array beside another one."""
+        del like
+        return np.empty(shape, dtype)
+
+    def stream(self, like: Any) -> int:
+        """The library's current stream on the device of an array."""
+        del like
+        return 0
+
+    def current(self, like: Any) -> AbstractContextManager[Any]:
+        """Makes the device of an array the current one."""
+        del like
+        return nullcontext()
+
+
+class _Torch(Kind):
+    def dtype(self, array: Any) -> DT:
+        return as_dtype(str(array.dtype).removeprefix("torch."))
+
+    def device(self, array: Any) -> str:
+        device = array.device
+        return "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
+
+    def usable(self, array: Any, dense: bool) -> Any:
+        interop.check_tensor(array.detach(), written=False)
+        if array.is_conj():
+            array = array.resolve_conj()
+        return array.contiguous() if dense else array
+
+    def operand(self, array: Any, dtype: DT) -> Any:
+        device, item = array.device, dtype.itemsize
+        where = (CPU, 0) if device.type == "cpu" else (CUDA, device.index or 0)
+        strides = [s * item for s in array.stride()]
+        return (array.data_ptr(), *where, *dlpack_type(dtype), list(array.shape), strides)
+
+    def empty(self, shape: tuple[int, ...], dtype: DT, like: Any) -> Any:
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.device)
+
+    def stream(self, like: Any) -> int:
+        if like.device.type == "cpu":
+            return 0
+        return int(sys.modules["torch"].cuda.current_stream(like.device).cuda_stream)
+
+    def current(self, like: Any) -> AbstractContextManager[Any]:
+        if like.device.type == "cpu":
+            return nullcontext()
+        device: AbstractContextManager[Any] = sys.modules["torch"].cuda.device(like.device)
+        return device
+
+
+class _Cupy(Kind):
+    def device(self, array: Any) -> str:
+        return f"cuda:{array.device.id}"
+
+    def usable(self, array: Any, dense: bool) -> Any:
+        copy = dense and not array.flags.c_contiguous
+        return sys.modules["cupy"].ascontiguousarray(array) if copy else array
+
+    def operand(self, array: Any, dtype: DT) -> Any:
+        where = CUDA, array.device.id
+        return (array.data.ptr, *where, *dlpack_type(dtype), list(array.shape), list(array.strides))
+
+    def empty(self, shape: tuple[int, ...], dtype: DT, like: Any) -> Any:
+        with like.device:
+            return sys.modules["cupy"].empty(shape, dtype)
+
+    def stream(self, like: Any) -> int:
+        with like.device:
+            return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+
+    def current(self, like: Any) -> AbstractContextManager[Any]:
+        device: AbstractContextManager[Any] = like.device
+        return device
+
+
+NUMPY, TORCH, CUPY = Kind(), _Torch(), _Cupy()
+
+
+# ---- which library ----
+
+
+def _is(value: Any, module: str, name: str) -> bool:
+    cls = getattr(sys.modules.get(module), name, None)
+    return cls is not None and isinstance(value, cls)
+
+
+def _kind(op: CustomOp, name: str, value: Any) -> tuple[Kind | str, Any]:
+    """How to deal with an argument, and the array that it is; a str names another library."""
+    if is_a(value, np.ndarray, np.generic):
+        return NUMPY, np.asarray(value)
+    if _is(value, "torch", "Tensor"):
+        if value.layout is not sys.modules["torch"].strided or value.device.type == "meta":
+            interop.refuse_memory(value, "it has no strides")
+        return TORCH, value
+    if _is(value, "cupy", "ndarray"):
+        return CUPY, value
+    if interop.offers_memory(value):
+        _, library = interop.door(value, False)
+        return library or "numpy", native.foreign_array(value)
+    raise failure(
+        ArgumentError,
+        f"{op.name}(): argument {name!r}: expected an array, got {value!r:.60}",
+        fix="pass np.asarray(x)",
+    )
+
+
+class Inputs(NamedTuple):
+    """The tensors of one call, of one library and on one device; None where none is given."""
+
+    kind: Kind
+    library: str  # whose arrays results become, where that is not the kind's own; or ""
+    device: str
+    arrays: list[Any]
+    dtypes: list[DT | None]
+
+
+def read(op: CustomOp, names: Sequence[str], tensors: Sequence[Any]) -> Inputs:
+    """The tensors of a call.
+
+    Raises:
+        ArgumentError, UnsupportedDType, DeviceMismatch: names the argument.
+    """
+    kind: Kind | str | None = None
+    where, device, owner = NUMPY, "", ""
+    arrays: list[Any] = []
+    dtypes: list[DT | None] = []
+    for name, value in zip(names, tensors, strict=True):
+        if value is None:
+            arrays.append(None)
+            dtypes.append(None)
+            continue
+        found, array = _kind(op, name, value)
+        if kind not in (None, found):
+            raise failure(
+                ArgumentError,
+                f"{op.name}(): argument {name!r}: expected an array of the same library as "
+                f"{owner!r}, got a {type(value).__name__}",
+            )
+        where = found if isinstance(found, Kind) else NUMPY
+        own = where.device(array)
+        if device not in ("", own):
+            raise failure(
+                DeviceMismatch,
+                f"{op.name}(): argument {name!r}: expected an array on {device}, as {owner!r} is, "
+                f"got one on {own}",
+                fix="move the arrays to one device",
+            )
+        kind, device, owner = found, own, owner or name
+        dtypes.append(_dtype(op, name, where, array))
+        arrays.append(array)
+    if kind is None:
+        raise failure(ArgumentError, f"{op.name}(): expected a tensor, got none")
+    library = kind if isinstance(kind, str) else ""
+    return Inputs(where, "" if library == "numpy" else library, device, arrays, dtypes)
+
+
+def _dtype(op: CustomOp, name: str, kind: Kind, array: Any) -> DT:
+    try:
+        dtype = kind.dtype(array)
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.kind in "mM" or find_row(dtype) is None:
+        raise failure(
+            UnsupportedDType,
+            f"{op.name}(): argument {name!r}: dtype {array.dtype} cannot be passed to native code",
+            fix="convert first, for example with x.view(np.int64) for times",
+        )
+    return dtype
+
+
+# ---- a call ----
+
+
+def run(op: CustomOp, found: Definition, inputs: Inputs, scalars: Mapping[str, Any]) -> list[Any]:
+    """The results, as arrays of the kind of the inputs.
+
+    Raises:
+        CustomOpError: the op reported an error.
+    """
+    kind, device = inputs.kind, inputs.device
+    arrays = [
+        None if a is None else kind.usable(a, device != "cpu" and not found.any_layout)
+        for a in inputs.arrays
+    ]
+    descs = [
+        None if a is None or t is None else TensorDesc(t, tuple(a.shape), device)
+        for a, t in zip(arrays, inputs.dtypes, strict=True)
+    ]
+    given = tuple(a is not None for a in arrays)
+    spec = found.spec(device.partition(":")[0], given, scalars)
+    numbers = found.numbers(scalars)
+    like = next(a for a in arrays if a is not None)
+    operands = [kind.operand(a, t) for a, t in zip(arrays, inputs.dtypes, strict=True) if t]
+    try:
+        results = descriptions(op, found, descs, scalars, spec, operands)
+        outs = [kind.empty(d.sizes, d.dtype, like) for d in results]
+        operands += [kind.operand(o, d.dtype) for o, d in zip(outs, results, strict=True)]
+        room: Any = None
+        workspace = 0
+        if device != "cpu" and spec.wants_workspace:  # memory of the device is its library's
+            room = kind.empty((spec.workspace(operands, numbers) or 1,), np.dtype(np.uint8), like)
+            workspace = kind.operand(room, np.dtype(np.uint8))[0]
+        if all(0 in d.sizes for d in results):
+            return outs
+        with kind.current(like):
+            copies = spec.run(operands, numbers, workspace, kind.stream(like))
+    except CustomOpError as error:
+        raise failure(CustomOpError, f"{op.name}: {error}") from None
+    moved = copies + sum(a is not b for a, b in zip(arrays, inputs.arrays, strict=True))
+    if moved:
+        debug.log(2, "%s: %d operands copied, since it takes C order", op.name, moved)
+    return [interop.export(inputs.library, o) if inputs.library else o for o in outs]
