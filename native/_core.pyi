@@ -1,9 +1,9 @@
 """The native core of opkiln: plans, executors and the callable type."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from os import PathLike
-from typing import Any, Final, Protocol, TypedDict, final, type_check_only
+from typing import Any, Final, Protocol, Self, TypedDict, final, type_check_only
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,15 @@ class Frontend(Protocol):
     def op_error(self, record: Any, kernel: int, said: str, /) -> None: ...
     def fault(self, record: Any, bits: int, raises: bool, /) -> None: ...
     def export(self, library: str, array: _Array, /) -> Any: ...
+
+@type_check_only
+class Device(Protocol):
+    """`ok.Device`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def index(self) -> int: ...
 
 @final
 class Missing:
@@ -263,27 +272,183 @@ def stop_workers() -> None: ...
 def trim() -> int: ...
 def use_errstate(variable: ContextVar[int]) -> None: ...
 def tell_all_misses(on: bool) -> None: ...
+def set_exit_patience(seconds: float) -> None: ...
+def stream_stats() -> dict[str, int]: ...
+def synchronize() -> None:
+    """Wait until all that is queued now on the asynchronous streams of the process is done."""
+
+class Stream:
+    """A queue of compiled calls that one thread of its own works off in order.
+
+    `with stream:` sends the calls of this context (thread or task) to it: each returns a Future at
+    once. Equal when they are the same queue. The thread starts with the first call and ends when
+    there was none for `idle_seconds`, after close(), or when nobody holds the stream any more.
+
+    Args:
+        device: "cpu" or Device("cpu").
+        idle_seconds: None keeps the thread until close().
+
+    Raises:
+        ArgumentError: no such device, or no number of seconds.
+        NotYet: a device other than the CPU.
+    """
+
+    def __init__(
+        self, device: str | Device = "cpu", *, idle_seconds: float | None = 10.0
+    ) -> None: ...
+    @staticmethod
+    def inline() -> Stream:
+        """The stream that calls run on outside of every block: in the call itself."""
+
+    @staticmethod
+    def current() -> Stream:
+        """The stream of the innermost `with` block of this context, or the inline one."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Wait until all that is queued now is done.
+
+        Raises:
+            EventTimeout: it is not, after so many seconds.
+        """
+
+    def close(self, timeout: float | None = None) -> None:
+        """Take no more work, and wait until what is queued is done.
+
+        Raises:
+            EventTimeout: it is not, after so many seconds; the stream is closed all the same.
+        """
+
+    def wait_event(self, event: Event, /) -> None:
+        """Begin what is queued from now on only after the last record of an event is done.
+
+        Raises:
+            EventError: it was never recorded, or was released.
+            DeviceMismatch: it is of another device.
+            StreamError: the stream is closed.
+        """
+
+    def wait_stream(self, stream: Stream, /) -> None:
+        """Begin what is queued from now on only after all that is queued there now is done.
+
+        Raises:
+            StreamError: this stream is closed.
+        """
+
+    @property
+    def id(self) -> int:
+        """A number that no other stream of the process has or had."""
+
+    @property
+    def device(self) -> Device: ...
+    @property
+    def pending(self) -> int:
+        """How many calls, records and waits are queued or running."""
+
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def has_thread(self) -> bool:
+        """Whether its thread runs or sleeps now."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
 
 @final
-class ManualStream:
-    """A stream whose work finishes `lag` ticks after it was queued (tests)."""
+class ManualStream(Stream):
+    """A stream whose work is done `lag` ticks after it was queued (tests)."""
 
-    def __init__(self, lag: int, queue_limited: bool = False) -> None: ...
+    def __init__(
+        self, lag: int, queue_limited: bool = False, device: str | Device = "cuda:0"
+    ) -> None: ...
     def advance(self, ticks: int) -> None: ...
-    @property
-    def pending(self) -> int: ...
 
 def use_stream(stream: ManualStream | None) -> None: ...
 
 @final
 class Event:
-    """A point in a stream's work."""
+    """A point in a stream's work, to ask for and to wait for.
 
-    def __init__(self, timing: bool = False) -> None: ...
-    def record(self, stream: ManualStream | None = None) -> int: ...
-    def query(self) -> bool: ...
-    def wait(self, timeout: float | None = None) -> None: ...
-    def elapsed_ms(self, start: Event) -> float: ...
-    def release(self) -> None: ...
+    Args:
+        timing: whether elapsed_ms() will be asked.
+        device: that of the streams it is recorded on.
+    """
+
+    def __init__(self, timing: bool = False, *, device: str | Device = "cpu") -> None: ...
+    def record(self, stream: Stream | None = None) -> int:
+        """Mark the end of what is queued now, on the present stream if none is given.
+
+        Returns:
+            The number of the record. A later one takes its place.
+
+        Raises:
+            DeviceMismatch: a stream of another device.
+            StreamError: the stream is closed.
+            EventError: the event was released.
+        """
+
+    def query(self, generation: int | None = None) -> bool:
+        """Whether the last record is done; `generation` says which one that must be.
+
+        Raises:
+            EventError: it was never recorded, recorded again, or released.
+        """
+
+    def wait(self, timeout: float | None = None, generation: int | None = None) -> None:
+        """Block until it is done; Ctrl-C ends the wait.
+
+        Raises:
+            EventTimeout: it is not, after so many seconds.
+            EventError: as query().
+        """
+
+    def device_wait(self, stream: Stream, /) -> None:
+        """Let a stream wait, as its wait_event()."""
+
+    def elapsed_ms(self, start: Event) -> float:
+        """Milliseconds from the end of `start` to the end of this one.
+
+        Raises:
+            EventError: one of the two has no timing, or is not done.
+        """
+
+    def release(self) -> None:
+        """Give it back to the pool, which happens by itself when nobody holds it.
+
+        Raises:
+            EventError: the second time.
+        """
+
     @property
     def generation(self) -> int: ...
+    @property
+    def timing(self) -> bool: ...
+    @property
+    def device(self) -> Device: ...
+
+@final
+class Future:
+    """The result of a compiled call that is queued on a stream.
+
+    It may be an argument of further compiled calls: on the same stream they follow it, on another
+    that one waits for it, elsewhere the call waits. NumPy's functions wait too.
+    """
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The value, waited for; Ctrl-C ends the wait, not the work.
+
+        Raises:
+            EventTimeout: it is not there after so many seconds.
+            OpkilnError: what the kernels found, as the call itself would have raised it.
+        """
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error that result() raises, or None; waits as result()."""
+
+    def done(self) -> bool:
+        """Whether result() returns at once."""
+
+    def __await__(self) -> Generator[Any, None, Any]: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> _Array: ...
+    def _on_done(self, callback: Callable[[], object], /) -> None: ...

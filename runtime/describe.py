@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from opkiln.ops.dtypes import SUPPORTED, as_dtype, find_row
 from opkiln.ops.record import record
+from opkiln.runtime.device import Device
 from opkiln.runtime.errors import (
     ArgumentError,
     DeviceMismatch,
@@ -148,11 +148,7 @@ def device_of(text: str) -> str:
     Raises:
         ArgumentError: no such device.
     """
-    found = re.fullmatch(r"(cpu|cuda):?(\d*)", text) if isinstance(text, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
-    if found is None:
-        raise ArgumentError(f"device: expected 'cpu' or 'cuda:N', got {text!r}")
-    kind, index = found.groups()
-    return kind if kind == "cpu" else f"cuda:{int(index or 0)}"
+    return str(Device(text))
 
 
 def common_device(name: str, devices: Iterable[str]) -> str:

@@ -316,6 +316,20 @@ class EventError(OpkilnError, RuntimeError):
     """
 
 
+class EventTimeout(EventError, TimeoutError):
+    """An event, a stream or a future was not done within the `timeout` that was given.
+
+    Fix: wait longer, or look at `stream.pending` to see what it has to do first.
+    """
+
+
+class StreamError(OpkilnError, RuntimeError):
+    """A stream is used that is closed, or whose process this one was forked from; or work is lost.
+
+    Fix: make a stream per process and close it last.
+    """
+
+
 # ---- building and loading ----
 
 

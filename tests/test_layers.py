@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Stages on one line know nothing of each other.
 STAGES: list[set[str]] = [
     {"errors", "locks", "tree"},
-    {"errstate", "memo"},
+    {"device", "errstate", "memo"},
     {"options", "interop"},
     {"config"},
     {"key", "graph", "spec", "blas", "describe", "threads"},
@@ -40,7 +40,7 @@ STAGES: list[set[str]] = [
     {"explain"},
     {"executor"},
     {"warmup"},
-    {"plain"},
+    {"plain", "awaiting"},
     {"compile"},
     {"differentiate", "traits"},
     {"autograd", "subgraph"},

@@ -94,6 +94,12 @@ class EventTimeout : public EventError {
   using EventError::EventError;
 };
 
+/// Work for a stream that was closed, or that belongs to the process this one was forked from.
+class StreamClosed : public Error {
+ public:
+  using Error::Error;
+};
+
 /// More live thread pools than `OPKILN_MAX_THREAD_POOLS` allows.
 class ThreadPoolLimit : public Error {
  public:

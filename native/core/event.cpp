@@ -3,7 +3,8 @@
 
 #include <pthread.h>
 
-#include <vector>
+#include <algorithm>
+#include <new>
 
 namespace opkiln::core {
 namespace {
@@ -51,19 +52,73 @@ bool Event::query() const {
 void Event::wait(Timeout timeout) {
   const std::uint64_t word = word_.load(std::memory_order_acquire);
   if ((word & 3) == kUnrecorded) throw EventError("wait for an event that was never recorded");
-  if ((word & 3) == kDone) return;
+  if (!wait_for(word >> 2, timeout)) throw EventTimeout("event not done in time");
+}
+
+bool Event::passed(std::uint64_t generation) const {
+  const std::uint64_t word = word_.load(std::memory_order_acquire);
+  if (word >> 2 == generation) return (word & 3) != kPending;
+  if (word >> 2 < generation) return false;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::find(overtaken_.begin(), overtaken_.end(), generation) == overtaken_.end();
+}
+
+bool Event::wait_for(std::uint64_t generation, Timeout timeout) {
+  if (passed(generation)) return true;
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto settled = [&] { return word_.load(std::memory_order_acquire) != word; };
-  if (!timeout) {
-    done_.wait(lock, settled);
-  } else if (!done_.wait_for(lock, *timeout, settled)) {
-    throw EventTimeout("event not done in time");
-  }
+  const auto settled = [&] {
+    const std::uint64_t word = word_.load(std::memory_order_acquire);
+    if (word >> 2 == generation) return (word & 3) != kPending;
+    return std::find(overtaken_.begin(), overtaken_.end(), generation) == overtaken_.end();
+  };
+  if (timeout) return done_.wait_for(lock, *timeout, settled);
+  done_.wait(lock, settled);
+  return true;
 }
 
 void Event::device_wait(Stream& stream) {
-  if (query()) return;
-  if (stream.completes_inline()) wait();  // the caller's own thread is the device
+  const std::uint64_t word = word_.load(std::memory_order_acquire);
+  if (!query()) stream.wait(*this, word >> 2);
+}
+
+/// The record is pending before `queue` hands it to the stream, which may complete it at once.
+template <class Queue>
+std::uint64_t Event::record_pending(std::uint64_t generation, Queue&& queue) {
+  const std::uint64_t before = word_.load(std::memory_order_relaxed);
+  recorded_ns_.store(now_ns(), std::memory_order_relaxed);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if ((before & 3) == kPending) overtaken_.push_back(before >> 2);
+    word_.store(generation << 2 | kPending, std::memory_order_release);
+  }
+  try {
+    queue();
+  } catch (...) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto last = std::find(overtaken_.begin(), overtaken_.end(), before >> 2);
+    const bool pending = last != overtaken_.end();
+    if (pending) overtaken_.erase(last);
+    word_.store((before & 3) == kPending && !pending ? before >> 2 << 2 | kDone : before,
+                std::memory_order_release);
+    throw;
+  }
+  return generation;
+}
+
+std::uint64_t Event::record_slowly(Stream& stream, std::uint64_t generation) {
+  return record_pending(generation, [&] {
+    if (stream.completes_inline())
+      complete(generation);
+    else
+      stream.enqueue(*this, generation);
+  });
+}
+
+std::uint64_t Event::record(Stream& stream, Work& work) {
+  const std::uint64_t next = generation() + 1;
+  work.event_ = Ref<Event>(this);
+  work.generation_ = next;
+  return record_pending(next, [&] { stream.submit(work); });
 }
 
 double Event::elapsed_ms(const Event& start) const {
@@ -81,7 +136,16 @@ void Event::complete(std::uint64_t generation) {
     done_ns_.store(now_ns(), std::memory_order_relaxed);
   std::uint64_t expected = generation << 2 | kPending;
   word_.compare_exchange_strong(expected, generation << 2 | kDone, std::memory_order_acq_rel);
+  if (!overtaken_.empty()) std::erase(overtaken_, generation);
   done_.notify_all();
+}
+
+void Event::complete_in_child(std::uint64_t generation) noexcept {
+  new (&mutex_) std::mutex;
+  new (&done_) std::condition_variable;
+  overtaken_.clear();
+  if (this->generation() == generation)
+    word_.store(generation << 2 | kDone, std::memory_order_release);
 }
 
 void Event::reset() noexcept {

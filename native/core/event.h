@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "errors.h"
 #include "ref.h"
@@ -24,20 +25,30 @@ class Event final : public RefCounted {
 
   Event(DeviceId device, bool timing) : device_(device), timing_(timing) {}
 
-  /// Returns the record's generation (1, 2, ...). One thread records an event at a time.
+  /// Returns the record's generation (1, 2, ...). One thread records an event at a time. Throws
+  /// StreamClosed, and then the last record is still the last one.
   std::uint64_t record(Stream& stream);
+  /// The same, done when `work` is, which the stream runs in its turn.
+  std::uint64_t record(Stream& stream, Work& work);
   /// True when the last record is done. Throws EventError when never recorded.
   bool query() const;
   /// Blocks until the record that was last when called is done. EventTimeout, EventError.
   void wait(Timeout timeout = {});
   /// Queues a wait on another stream. On an inline stream that is a blocking wait.
   void device_wait(Stream& stream);
+
+  /// That record is done; never an error.
+  bool passed(std::uint64_t generation) const;
+  /// Blocks until passed(); false when the time is over first.
+  bool wait_for(std::uint64_t generation, Timeout timeout = {});
   /// Milliseconds from `start` to this event; both need timing and must be done.
   double elapsed_ms(const Event& start) const;
 
   /// Called by the stream. A generation that is no longer the last is ignored.
   void complete(std::uint64_t generation);
   void reset() noexcept;  // back to UNRECORDED, for the free list
+  /// In the child of a fork: complete() where another thread may have held the locks.
+  void complete_in_child(std::uint64_t generation) noexcept;
 
   State state() const noexcept {
     return static_cast<State>(word_.load(std::memory_order_acquire) & 3);
@@ -48,32 +59,66 @@ class Event final : public RefCounted {
   double age_s() const noexcept;  // since the last record
 
  private:
+  std::uint64_t record_slowly(Stream& stream, std::uint64_t generation);
+  template <class Queue>
+  std::uint64_t record_pending(std::uint64_t generation, Queue&& queue);
+
   std::atomic<std::uint64_t> word_{0};  // generation << 2 | state
   std::atomic<std::int64_t> recorded_ns_{0};
   std::atomic<std::int64_t> done_ns_{0};
   const DeviceId device_;
   const bool timing_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable done_;
+  std::vector<std::uint64_t> overtaken_;  // records that were pending when the next one was made
+};
+
+/// What a stream does in its turn. After submit() exactly one of these happens: run(), the event's
+/// completion and finished(), or dropped() and the event's completion. The face allocates one of
+/// these per asynchronous call, so the links of the queue are in it.
+class Work {
+ public:
+  Work() = default;
+  /// Of a record that is pending already: Stream::enqueue().
+  Work(Event& event, std::uint64_t generation) : event_(&event), generation_(generation) {}
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+  virtual ~Work() = default;
+
+  virtual void run() noexcept = 0;       // on a thread of the stream
+  virtual void finished() noexcept = 0;  // after that, once the event is done; may delete this
+  /// The stream is given up before its turn came. May delete this.
+  virtual void dropped() noexcept = 0;
+  /// The same in the child of a fork, where a thread of the parent may have been in run().
+  virtual void lost() noexcept { dropped(); }
+
+  /// The record that is done with this work; null before submit().
+  Event* event() const noexcept { return event_.get(); }
+  std::uint64_t generation() const noexcept { return generation_; }
+
+ private:
+  friend class Event;
+  friend class WorkQueue;
+  Work* next_ = nullptr;
+  Ref<Event> event_;
+  std::uint64_t generation_ = 0;
 };
 
 inline std::uint64_t Event::record(Stream& stream) {
-  const std::uint64_t generation = (word_.load(std::memory_order_relaxed) >> 2) + 1;
-  if (__builtin_expect(stream.completes_inline() && !timing_, 1)) {
+  const std::uint64_t word = word_.load(std::memory_order_relaxed);
+  const std::uint64_t generation = (word >> 2) + 1;
+  if (__builtin_expect(stream.completes_inline() && !timing_ && (word & 3) != kPending, 1)) {
     word_.store(generation << 2 | kDone, std::memory_order_release);
     return generation;
   }
-  const std::int64_t now = Clock::now().time_since_epoch().count();
-  recorded_ns_.store(now, std::memory_order_relaxed);
-  if (stream.completes_inline()) {
-    done_ns_.store(now, std::memory_order_relaxed);
-    word_.store(generation << 2 | kDone, std::memory_order_release);
-    return generation;
-  }
-  word_.store(generation << 2 | kPending, std::memory_order_release);
-  stream.enqueue(*this, generation);
-  return generation;
+  return record_slowly(stream, generation);
 }
+
+/// One record of an event, which may be recorded again meanwhile.
+struct EventRecord {
+  Ref<Event> event;
+  std::uint64_t generation = 0;
+};
 
 /// An event borrowed from the free list of its (device, timing); goes back exactly once.
 class EventLease {

@@ -120,14 +120,19 @@ void Executor::setup(const HostValue* weak) {
 }
 
 std::uint64_t Executor::run_all(const HostValue* weak) {
-  if (needs_setup_) setup(weak);
+  set_up(weak);
   phase_ = Phase::kDevice;
+  const std::uint64_t faults = run_nests();
+  phase_ = Phase::kLaunched;
+  return faults;
+}
+
+std::uint64_t Executor::run_nests() {
   std::uint64_t faults = 0;
   for (Nest *nest = nests_, *end = nests_ + nest_count_; nest != end; ++nest) {
     faults |= nest->simple ? nest->fn(&nest->args, 0, nest->rows) : run_nest(*nest);
   }
-  if (packs_ != 0 && pool_ != nullptr) pool_->count_packs(packs_);
-  phase_ = Phase::kLaunched;
+  if (packs_ != 0) count_packs(packs_);
   return faults;
 }
 
@@ -143,6 +148,19 @@ std::uint64_t Executor::run_nest(const Nest& nest) const {
     return of->executor.run_range(of->nest, begin, end, own);
   };
   return run_split({nest.units, nest.grain, nest.estimated_ns, nest.own_bytes, run, &part});
+}
+
+std::uint64_t Executor::launch() noexcept {
+  try {
+    return run_nests();
+  } catch (...) {
+    failed_ = true;
+    return 0;
+  }
+}
+
+void Executor::count_packs(std::uint64_t count) const noexcept {
+  if (function_) function_->stats.packs.fetch_add(count, std::memory_order_relaxed);
 }
 
 void Executor::allocate_workspace() {
@@ -183,7 +201,7 @@ void Executor::run_op(const Nest& nest) const {
   } catch (const OpError& e) {
     throw OpError(e.what(), nest.kernel);
   }
-  if (pool_ != nullptr) pool_->count_packs(nest.op->copies());
+  if (nest.op->copies() != 0) count_packs(nest.op->copies());
 }
 
 std::uint64_t Executor::run_range(const Nest& nest, std::int64_t begin, std::int64_t end,

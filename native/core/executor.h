@@ -10,6 +10,7 @@
 #include "abi.h"
 #include "alias.h"
 #include "event.h"
+#include "function.h"
 #include "layout.h"
 #include "plan.h"
 
@@ -140,6 +141,14 @@ class Executor {
     phase_ = Phase::kLaunched;
     return faults;
   }
+  /// The two halves of a run(): what must happen on the thread that has the lease, and the kernels,
+  /// which any one thread may run then. The second never throws: a kernel that does leaves the
+  /// executor failed(), to be read once its event is done.
+  void set_up(const HostValue* weak) {
+    if (needs_setup_) setup(weak);
+  }
+  std::uint64_t launch() noexcept;
+  bool failed() const noexcept { return failed_; }
   /// After a run() without a lease on an inline stream: there is nothing to wait for, so no event.
   void ended() noexcept { phase_ = Phase::kHost; }
   /// Units [begin, end) of one kernel. Disjoint ranges may run on different threads if all but one
@@ -183,7 +192,9 @@ class Executor {
   friend class Lease;
   Executor() = default;
   std::uint64_t run_all(const HostValue* weak);
+  std::uint64_t run_nests();
   void setup(const HostValue* weak);
+  void count_packs(std::uint64_t count) const noexcept;
   void fill_fixed_scalars();
   void copy_scalars() noexcept;
   void move_starts() noexcept;
@@ -215,6 +226,7 @@ class Executor {
   bool needs_setup_ = false;     // weak scalars, or a workspace still to be allocated
   Phase phase_ = Phase::kHost;
   bool fallback_ = false;
+  bool failed_ = false;  // written by launch()
   HostValue* regs_ = nullptr;
   std::uint64_t* scalars_ = nullptr;
   std::int64_t* temp_offsets_ = nullptr;
@@ -232,7 +244,8 @@ class Executor {
   Ref<Plan> plan_;
   Stream* stream_ = nullptr;
   EventLease event_;
-  Pool* pool_ = nullptr;  // owner, told about workspace and packs
+  Pool* pool_ = nullptr;         // owner, told about the workspace
+  Ref<FunctionState> function_;  // counts the copies of operands
 };
 
 }  // namespace opkiln::core

@@ -4,40 +4,11 @@
 
 #include <algorithm>
 
+#include "blocking.h"
 #include "errors.h"
 #include "table.h"
 
 namespace opkiln::core {
-namespace {
-
-std::atomic<void* (*)()> blocking_begin{nullptr};
-std::atomic<void (*)(void*)> blocking_end{nullptr};
-
-/// The face's interpreter lock is given up while this object lives.
-class BlockingSection {
- public:
-  BlockingSection() {
-    void* (*begin)() = blocking_begin.load(std::memory_order_acquire);
-    if (begin != nullptr) state_ = begin();
-  }
-  ~BlockingSection() {
-    void (*end)(void*) = blocking_end.load(std::memory_order_acquire);
-    if (end != nullptr) end(state_);
-  }
-  BlockingSection(const BlockingSection&) = delete;
-  BlockingSection& operator=(const BlockingSection&) = delete;
-
- private:
-  void* state_ = nullptr;
-};
-
-}  // namespace
-
-void set_blocking_hooks(BlockingHooks hooks) noexcept {
-  blocking_begin.store(hooks.begin, std::memory_order_release);
-  blocking_end.store(hooks.end, std::memory_order_release);
-}
-
 Pool::Pool(const KeyView& key, Ref<FunctionState> function, ThreadTable* table)
     : hash_(key.hash),
       size_(key.size),
@@ -62,10 +33,10 @@ std::unique_ptr<Executor> Pool::pop_in_flight(std::size_t at) noexcept {
 
 /// Oldest first; past an unfinished one only on other streams, since a stream finishes in order.
 std::unique_ptr<Executor> Pool::take_finished() {
-  std::vector<const Stream*> blocked;
+  std::vector<std::uint64_t> blocked;
   for (std::size_t i = 0; i < in_flight_.size();) {
     const Executor& executor = *in_flight_[i].executor;
-    const Stream* stream = &executor.stream();
+    const std::uint64_t stream = in_flight_[i].stream;
     if (std::find(blocked.begin(), blocked.end(), stream) != blocked.end()) {
       ++i;
       continue;
@@ -75,7 +46,7 @@ std::unique_ptr<Executor> Pool::take_finished() {
       ++i;
       continue;
     }
-    const bool doomed = in_flight_[i].doomed;
+    const bool doomed = in_flight_[i].doomed || executor.failed();
     std::unique_ptr<Executor> finished = pop_in_flight(i);
     if (!doomed) return finished;
     forget(std::move(finished));
@@ -91,8 +62,7 @@ bool Pool::may_grow(const PoolLimits& limits) const noexcept {
   if (live() >= limits.hard_cap) return false;
   // All are leased by this very thread: waiting for them would never end.
   if (in_flight_.empty()) return true;
-  return limits.queue_limited == QueuePolicy::kGrow &&
-         in_flight_.front().executor->stream().queue_limited();
+  return limits.queue_limited == QueuePolicy::kGrow && in_flight_.front().queue_limited;
 }
 
 void Pool::fail() const {
@@ -104,12 +74,8 @@ void Pool::fail() const {
 void Pool::wait_oldest(const PoolLimits& limits) {
   if (in_flight_.empty()) fail();
   function_->stats.waits.fetch_add(1, std::memory_order_relaxed);
-  try {
-    const BlockingSection section;
-    in_flight_.front().executor->event().wait(limits.timeout);
-  } catch (const EventTimeout&) {
-    fail();
-  }
+  Event& event = in_flight_.front().executor->event();
+  if (!wait_interruptibly({Ref<Event>(&event), event.generation()}, limits.timeout)) fail();
 }
 
 std::unique_ptr<Executor> Pool::take_slow(const PoolLimits& limits, bool* build) {
@@ -134,6 +100,7 @@ void Pool::adopt(Executor& executor) {
   idle_.reserve(live());  // so that giving back never allocates
   in_flight_.reserve(live());
   executor.pool_ = this;
+  executor.function_ = function_;
   FunctionStats& stats = function_->stats;
   stats.executors.fetch_add(1, std::memory_order_relaxed);
   stats.built.fetch_add(1, std::memory_order_relaxed);
@@ -168,16 +135,18 @@ bool Pool::drop_idle() noexcept {
   return true;
 }
 
-void Pool::give_back(std::unique_ptr<Executor> executor, bool launched, bool discard) noexcept {
+void Pool::give_back(std::unique_ptr<Executor> executor, const Stream* launched_on,
+                     bool discard) noexcept {
   --leased_;
   executor->phase_ = Executor::Phase::kHost;
   discard = discard || dead_;
-  if (launched && executor->event().state() == Event::kPending) {
-    in_flight_.push_back({std::move(executor), next_stamp_++, discard});
+  if (launched_on != nullptr && executor->event().state() == Event::kPending) {
+    in_flight_.push_back({std::move(executor), next_stamp_++, launched_on->id(),
+                          launched_on->queue_limited(), discard});
     function_->stats.in_flight.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  if (discard)
+  if (discard || executor->failed())
     forget(std::move(executor));
   else
     idle_.push_back(std::move(executor));
@@ -205,7 +174,7 @@ bool Pool::drain(std::chrono::nanoseconds patience) noexcept {
   return all;
 }
 
-void Lease::cancel() noexcept { pool_->give_back(std::move(executor_), false, false); }
+void Lease::cancel() noexcept { pool_->give_back(std::move(executor_), nullptr, false); }
 
 void Lease::discard() noexcept {
   executor_->phase_ = Executor::Phase::kDevice;
@@ -230,7 +199,8 @@ void Lease::abandon() noexcept {
       }
     }
   }
-  pool_->give_back(std::move(executor_), launched, discard);
+  const Stream* stream = launched ? &executor_->stream() : nullptr;
+  pool_->give_back(std::move(executor_), stream, discard);
 }
 
 }  // namespace opkiln::core

@@ -25,13 +25,6 @@ struct PoolLimits {
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);
 };
 
-/// Called around a blocking wait: the face gives up the interpreter lock in between.
-struct BlockingHooks {
-  void* (*begin)() = nullptr;
-  void (*end)(void*) = nullptr;
-};
-void set_blocking_hooks(BlockingHooks hooks) noexcept;
-
 /// Belongs to one thread; no lock anywhere. An executor is in exactly one state.
 class Pool {
  public:
@@ -73,6 +66,8 @@ class Pool {
   struct InFlight {
     std::unique_ptr<Executor> executor;
     std::uint64_t stamp;
+    std::uint64_t stream;  // its id: the stream itself may be gone
+    bool queue_limited;
     bool doomed;  // failed in device code: freed, never reused, when done
   };
 
@@ -84,11 +79,9 @@ class Pool {
   std::unique_ptr<Executor> pop_in_flight(std::size_t at) noexcept;
   void adopt(Executor& executor);  // a new one, leased
   void forget(std::unique_ptr<Executor> executor) noexcept;
-  void give_back(std::unique_ptr<Executor> executor, bool launched, bool discard) noexcept;
+  void give_back(std::unique_ptr<Executor> executor, const Stream* launched_on,
+                 bool discard) noexcept;
   void on_workspace(std::int64_t delta, const Executor* executor) noexcept;
-  void count_packs(std::uint64_t count) noexcept {
-    function_->stats.packs.fetch_add(count, std::memory_order_relaxed);
-  }
   void collect_finished();
   bool drop_idle() noexcept;
   bool drain(std::chrono::nanoseconds patience) noexcept;
@@ -131,7 +124,13 @@ class Lease {
       pool_->idle_.push_back(std::move(executor_));  // capacity reserved: cannot throw
       return;
     }
-    pool_->give_back(std::move(executor_), launched, false);
+    pool_->give_back(std::move(executor_), launched ? &executor.stream() : nullptr, false);
+  }
+  /// Queues `work`, which launches the executor in its turn, and gives the executor back in flight.
+  /// Throws StreamClosed; then it is still leased.
+  void submit(Stream& stream, Work& work) {
+    executor_->event().record(stream, work);
+    pool_->give_back(std::move(executor_), &stream, false);
   }
   /// Gives the executor back without recording: nothing was launched.
   void cancel() noexcept;

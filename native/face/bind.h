@@ -12,6 +12,10 @@
 
 #include "face/dtypes.h"
 
+namespace opkiln::core {
+class Stream;
+}
+
 namespace opkiln::face {
 
 struct Compiled;
@@ -56,8 +60,10 @@ struct CallArgs {
   int torch_is_watching = -1;      // unknown before the first tensor
   bool borrowed = false;           // some of `arrays` are null
   Small<CopyNote, 4> copied;
-  size_t args_size = 0;  // words of the key before those of out=
-  int param = 0;         // being flattened, for messages
+  core::Stream* stream = nullptr;  // that the call is queued on; null: it runs inline
+  Small<PyObject*, 4> needs;       // Futures among the arguments that are not done (borrowed)
+  size_t args_size = 0;            // words of the key before those of out=
+  int param = 0;                   // being flattened, for messages
 
   explicit CallArgs(uint64_t function_id) { key.push_reserved(function_id); }
   ~CallArgs() {

@@ -7,6 +7,7 @@
 #include "face/doors.h"
 #include "face/errors.h"
 #include "face/gil.h"
+#include "face/streams.h"
 
 namespace opkiln::face {
 
@@ -14,20 +15,7 @@ HookNames g_hooks;
 
 namespace {
 
-// Owned objects, some still null.
-class Objects {
- public:
-  ~Objects() {
-    for (PyObject* o : list_) Py_XDECREF(o);
-  }
-  void push(PyObject* owned) { list_.push(owned); }
-  PyObject*& operator[](size_t i) { return list_[i]; }
-  size_t size() const { return list_.size(); }
-  PyObject* const* data() const { return list_.data(); }
-
- private:
-  Small<PyObject*, 8> list_;
-};
+constexpr uint64_t kDivided = core::kFaultDivideByZero | core::kFaultDivideOverflow;
 
 struct Computation {
   Compiled* self;
@@ -63,41 +51,16 @@ bool copy_out(Computation& c, Record* record) {
   return true;
 }
 
-// What the caller sees for each result: its own out, another library's array, or ours.
+// What the caller sees for each result.
 bool present(Computation& c, Record* record) {
   if (c.outs && !c.direct && !copy_out(c, record)) return false;
   for (size_t k = 0; k < record->n_outs; k++) {
-    PyObject* shown = nullptr;
-    PyObject* result = c.results[k];
-    if (c.outs && c.outs->given[k]) {
-      shown = Py_NewRef(c.outs->given[k]);
-    } else if (c.call.origin) {
-      if (!PyArray_Check(result) && !PyArray_IsScalar(result, Generic)) continue;  // made so
-      Ref array(PyArray_FromAny(result, nullptr, 0, 0, 0, nullptr));
-      if (!array) return false;
-      shown = call_hook(c.self, g_hooks.export_, c.call.origin->name, array.get()).release();
-    } else if (PyArray_CheckExact(result) && PyArray_NDIM(as_array(result)) == 0) {
-      shown = PyArray_Return(as_array(Py_NewRef(result)));
-      if (!shown) return false;
-    } else {
-      continue;
-    }
-    c.results[k] = shown;
-    Py_DECREF(result);
+    PyObject* given = c.outs ? c.outs->given[k] : nullptr;
+    Ref now(shown(c.self, c.call.origin, given, c.results[k]));
+    if (!now) return false;
+    const Ref before(std::exchange(c.results[k], now.release()));
   }
   return true;
-}
-
-PyObject* assemble(Computation& c, Record* record, Objects& numbers) {
-  if (record->tree.is_single() && record->out_of_output[0] == 0) {
-    return std::exchange(c.results[0], nullptr);
-  }
-  Small<PyObject*, 8> values;
-  size_t next = 0;
-  for (const int ordinal : record->out_of_output) {
-    values.push(ordinal >= 0 ? c.results[static_cast<size_t>(ordinal)] : numbers[next++]);
-  }
-  return record->tree.build(values.data());
 }
 
 // A plan without kernels: the frontend's interpreter computes the outputs.
@@ -126,34 +89,7 @@ PyObject* interpret(Computation& c, Record* record) {
       Py_XDECREF(old);
     }
   }
-  return present(c, record) ? assemble(c, record, numbers) : nullptr;
-}
-
-// Output memory: the caller's, a cell for a scalar, or a new array.
-bool bind_outs(Computation& c, Record* record, core::Executor& x) {
-  const size_t n = record->n_outs;
-  c.cells.reserve(n);  // pointers into it stay good
-  for (size_t k = 0; k < n; k++) {
-    const core::OutSpec& spec = x.out(k);
-    if (c.direct && c.outs->arrays[k]) {
-      c.results.push(Py_NewRef(c.outs->given[k]));
-      x.outs()[k] = PyArray_BYTES(c.outs->arrays[k]);
-    } else if (c.call.origin && c.call.origin->api && !(c.outs && c.outs->arrays[k])) {
-      PyObject* made = fresh_in(*c.call.origin->api, spec, &x.outs()[k]);
-      if (!made) return false;
-      c.results.push(made);
-    } else if (spec.ndim == 0 && !c.call.origin && !(c.outs && c.outs->arrays[k])) {
-      c.cells.push_reserved({});
-      c.results.push(nullptr);
-      x.outs()[k] = reinterpret_cast<char*>(c.cells.end() - 1);
-    } else {
-      PyObject* array = fresh_array(spec);
-      if (!array) return false;
-      c.results.push(array);
-      x.outs()[k] = PyArray_BYTES(as_array(array));
-    }
-  }
-  return true;
+  return present(c, record) ? assemble(record, c.results, numbers) : nullptr;
 }
 
 // Turns the cells of rank-0 results into NumPy scalars.
@@ -163,21 +99,6 @@ bool make_scalars(Computation& c, const core::Executor& x) {
     if (c.results[k]) continue;
     c.results[k] = PyArray_Scalar(&c.cells[next++], descr_of(x.out(k).dtype), nullptr);
     if (!c.results[k]) return false;
-  }
-  return true;
-}
-
-// False, with the reason in `outs`, when results must not go straight into the caller's arrays.
-bool may_write_outs(const Compiled* self, const Record* record, const core::Executor& x,
-                    OutArgs& outs) {
-  if (OPKILN_UNLIKELY(!x.outs_are_safe())) {
-    outs.why = 'o';
-    for (uint32_t k = 0; k < x.out_count(); k++) outs.overlap.push(x.overlap_of_out(k));
-    return false;
-  }
-  if (OPKILN_UNLIKELY(record->divides) && errstate_of(self) == kRaise) {
-    outs.why = 'e';
-    return false;
   }
   return true;
 }
@@ -232,7 +153,7 @@ PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs
   if (OPKILN_UNLIKELY(!record->captures.empty()) && !bind_captures(self, call, record, x)) {
     return nullptr;
   }
-  if (!bind_outs(c, record, x)) return nullptr;
+  if (!bind_outs(call, outs, direct, record->n_outs, x, c.results, &c.cells)) return nullptr;
   if (direct && OPKILN_UNLIKELY(!may_write_outs(self, record, x, *outs))) {
     lease.cancel();
     return compute(self, call, call.args_size, outs, false, missed || !hit);
@@ -242,17 +163,16 @@ PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs
 
   Objects numbers;
   if (OPKILN_UNLIKELY(record->out_of_output.size() != record->n_outs)) {
-    for (const core::OutputRef& output : record->plan->outputs()) {
-      if (!output.host) continue;
-      numbers.push(host_number(x, output.index));
-      if (!numbers[numbers.size() - 1]) return nullptr;
-    }
+    if (!host_numbers(record, x, numbers)) return nullptr;
   }
   if (OPKILN_UNLIKELY(c.cells.size() != 0) && !make_scalars(c, x)) return nullptr;
   lease.release();
   if (OPKILN_UNLIKELY(faults != 0)) report_faults(self, record, faults);
   if (OPKILN_UNLIKELY((outs && !direct) || call.origin) && !present(c, record)) return nullptr;
-  return assemble(c, record, numbers);
+  if (record->tree.is_single() && record->out_of_output[0] == 0) {
+    return std::exchange(c.results[0], nullptr);
+  }
+  return assemble(record, c.results, numbers);
 }
 
 // The keyword out=, which is not None.
@@ -289,6 +209,81 @@ __attribute__((noinline)) PyObject* inline_call(Compiled* self, PyObject* const*
 
 }  // namespace
 
+PyObject* shown(Compiled* self, const Origin* origin, PyObject* given, PyObject* result) {
+  if (given) return Py_NewRef(given);
+  if (origin) {
+    if (!PyArray_Check(result) && !PyArray_IsScalar(result, Generic)) return Py_NewRef(result);
+    Ref array(PyArray_FromAny(result, nullptr, 0, 0, 0, nullptr));
+    return array ? call_hook(self, g_hooks.export_, origin->name, array.get()).release() : nullptr;
+  }
+  if (PyArray_CheckExact(result) && PyArray_NDIM(as_array(result)) == 0) {
+    return PyArray_Return(as_array(Py_NewRef(result)));
+  }
+  return Py_NewRef(result);
+}
+
+PyObject* assemble(const Record* record, const Objects& results, const Objects& numbers) {
+  Small<PyObject*, 8> values;
+  size_t next = 0;
+  for (const int ordinal : record->out_of_output) {
+    values.push(ordinal >= 0 ? results[static_cast<size_t>(ordinal)] : numbers[next++]);
+  }
+  return record->tree.build(values.data());
+}
+
+bool host_numbers(const Record* record, const core::Executor& x, Objects& numbers) {
+  for (const core::OutputRef& output : record->plan->outputs()) {
+    if (!output.host) continue;
+    numbers.push(host_number(x, output.index));
+    if (!numbers[numbers.size() - 1]) return false;
+  }
+  return true;
+}
+
+bool bind_outs(CallArgs& call, OutArgs* outs, bool direct, size_t n, core::Executor& x,
+               Objects& results, Small<Cell, 8>* cells) {
+  if (cells) cells->reserve(n);  // pointers into it stay good
+  for (size_t k = 0; k < n; k++) {
+    const core::OutSpec& spec = x.out(k);
+    if (direct && outs->arrays[k]) {
+      results.push(Py_NewRef(outs->given[k]));
+      x.outs()[k] = PyArray_BYTES(outs->arrays[k]);
+    } else if (call.origin && call.origin->api && !(outs && outs->arrays[k])) {
+      PyObject* made = fresh_in(*call.origin->api, spec, &x.outs()[k]);
+      if (!made) return false;
+      results.push(made);
+    } else if (cells && spec.ndim == 0 && !call.origin && !(outs && outs->arrays[k])) {
+      cells->push_reserved({});
+      results.push(nullptr);
+      x.outs()[k] = reinterpret_cast<char*>(cells->end() - 1);
+    } else {
+      PyObject* array = fresh_array(spec);
+      if (!array) return false;
+      results.push(array);
+      x.outs()[k] = PyArray_BYTES(as_array(array));
+    }
+  }
+  return true;
+}
+
+bool may_write_outs(const Compiled* self, const Record* record, const core::Executor& x,
+                    OutArgs& outs) {
+  if (OPKILN_UNLIKELY(!x.outs_are_safe())) {
+    outs.why = 'o';
+    for (uint32_t k = 0; k < x.out_count(); k++) outs.overlap.push(x.overlap_of_out(k));
+    return false;
+  }
+  if (OPKILN_UNLIKELY(record->divides) && errstate_of(self) == kRaise) {
+    outs.why = 'e';
+    return false;
+  }
+  return true;
+}
+
+PyObject* compute_now(Compiled* self, CallArgs& call, PyObject* out) {
+  return out ? compute_into(self, call, out) : compute(self, call, call.args_size, nullptr, false);
+}
+
 PyObject* fresh_array(const core::OutSpec& spec) {
   return PyArray_NewFromDescr(&PyArray_Type, new_descr_of(spec.dtype), spec.ndim, spec.shape,
                               spec.strides, nullptr, 0, nullptr);
@@ -306,11 +301,17 @@ PyObject* host_number(const core::Executor& x, int reg) {
   }
 }
 
-void report_faults(Compiled* self, Record* record, uint64_t faults) {
-  const bool divided = faults & (core::kFaultDivideByZero | core::kFaultDivideOverflow);
-  const bool refused = faults & (core::kFaultNegativePower | core::kFaultInvalidChoice);
-  if (divided) self->counters.integer_faults++;
-  const Errstate state = divided ? errstate_of(self) : kIgnore;
+void count_faults(Compiled* self, uint64_t faults) {
+  if (faults & kDivided) self->counters.integer_faults++;
+}
+
+bool faults_raise(uint64_t faults, Errstate state) {
+  return (faults & ~kDivided) || (faults && state == kRaise);
+}
+
+void tell_faults(Compiled* self, Record* record, uint64_t faults, Errstate state) {
+  if (!(faults & kDivided)) state = kIgnore;
+  const bool refused = faults & ~kDivided;
   if (!refused && state == kIgnore) return;
   Ref bits(PyLong_FromUnsignedLongLong(faults));
   Ref raises(PyBool_FromLong(state == kRaise));
@@ -321,12 +322,19 @@ void report_faults(Compiled* self, Record* record, uint64_t faults) {
   throw PythonError{};
 }
 
+void report_faults(Compiled* self, Record* record, uint64_t faults) {
+  count_faults(self, faults);
+  tell_faults(self, record, faults, faults & kDivided ? errstate_of(self) : kIgnore);
+}
+
 namespace {
 
 // `counted`: this call has been counted.
 PyObject* call_once(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                     bool& counted) {
   CallArgs call(self->id);
+  const std::shared_ptr<core::Stream> stream = g_stream_blocks ? stream_here() : nullptr;
+  call.stream = stream.get();
   struct CountCopies {
     Compiled* self;
     const CallArgs& call;
@@ -346,8 +354,9 @@ PyObject* call_once(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyO
   if (!counted) self->counters.calls++;
   counted = true;
   call.args_size = call.key.size();
-  return out && out != Py_None ? compute_into(self, call, out)
-                               : compute(self, call, call.args_size, nullptr, false);
+  if (out == Py_None) out = nullptr;
+  return OPKILN_UNLIKELY(call.stream != nullptr) ? launch(self, call, out)
+                                                 : compute_now(self, call, out);
 }
 
 }  // namespace

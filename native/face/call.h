@@ -12,6 +12,30 @@ namespace opkiln::face {
 
 struct Restart {};  // thrown when the function was cleared meanwhile: bind again
 
+// Owned objects, some still null.
+class Objects {
+ public:
+  Objects() = default;
+  Objects(const Objects&) = delete;
+  Objects& operator=(const Objects&) = delete;
+  ~Objects() { clear(); }
+  void push(PyObject* owned) { list_.push(owned); }
+  PyObject*& operator[](size_t i) { return list_[i]; }
+  PyObject* operator[](size_t i) const { return list_[i]; }
+  size_t size() const { return list_.size(); }
+  PyObject* const* data() const { return list_.data(); }
+  void clear() {
+    while (list_.size()) {  // one by one: letting go may run any code
+      PyObject* last = list_[list_.size() - 1];
+      list_.resize_down(list_.size() - 1);
+      Py_XDECREF(last);
+    }
+  }
+
+ private:
+  Small<PyObject*, 4> list_;
+};
+
 constexpr double kReleaseGilNs = 5000;  // longer kernels run without the GIL
 constexpr int kMostQuickArgs = 16;      // more parameters never go the short way
 
@@ -24,6 +48,18 @@ PyObject* call_general(Compiled* self, PyObject* const* args, Py_ssize_t nargs, 
 // Counts integer faults, and tells the frontend of those that matter; throws PythonError when that
 // raises.
 void report_faults(Compiled* self, Record* record, uint64_t faults);
+// Its two halves. `state` is what a division fault does.
+void count_faults(Compiled* self, uint64_t faults);
+void tell_faults(Compiled* self, Record* record, uint64_t faults, Errstate state);
+// Whether tell_faults() will raise.
+bool faults_raise(uint64_t faults, Errstate state);
+
+// A call of bound arguments that is queued on `call.stream`: a Future (new reference or null).
+// Where it must run at once it waits for the stream and gives a Future that is done.
+PyObject* launch(Compiled* self, CallArgs& call, PyObject* out);
+
+// The same call, run here and now: the result itself. `out` null: fresh results.
+PyObject* compute_now(Compiled* self, CallArgs& call, PyObject* out);
 
 // Every word is mixed on its own, so that the multiplications overlap; equality is checked in full.
 inline uint64_t hash_key(const uint64_t* words, size_t n) {
@@ -78,6 +114,24 @@ bool bind_captures(Compiled* self, CallArgs& call, Record* record, core::Executo
 // A new array for one output, and the Python number of a host register; null with an error.
 PyObject* fresh_array(const core::OutSpec& spec);
 PyObject* host_number(const core::Executor& x, int reg);
+
+// Output memory of a run, a result per array output: the caller's, or a new array; of rank 0 a cell
+// where there are cells. False with an error set.
+bool bind_outs(CallArgs& call, OutArgs* outs, bool direct, size_t n, core::Executor& x,
+               Objects& results, Small<Cell, 8>* cells);
+
+// False, with the reason in `outs`, when results must not go straight into the caller's arrays.
+bool may_write_outs(const Compiled* self, const Record* record, const core::Executor& x,
+                    OutArgs& outs);
+
+// The results that are no arrays, after prepare(); false with an error set.
+bool host_numbers(const Record* record, const core::Executor& x, Objects& numbers);
+
+// What the caller sees for a result: its own out, another library's array, a scalar, or the array.
+PyObject* shown(Compiled* self, const Origin* origin, PyObject* given, PyObject* result);
+
+// The returned value, of results as they are shown (new reference or null).
+PyObject* assemble(const Record* record, const Objects& results, const Objects& numbers);
 
 // The leaves as a list, for hooks (new reference or null).
 PyObject* leaves_list(CallArgs& call);

@@ -21,7 +21,8 @@ const ErrorRow kRows[] = {
     {"ReadOnlyError", &PyExc_ValueError},     {"DeviceMismatch", &PyExc_ValueError},
     {"TraceError", &PyExc_TypeError},         {"NotYet", &PyExc_NotImplementedError},
     {"PoolTimeout", &PyExc_TimeoutError},     {"PoolLimitError", &PyExc_RuntimeError},
-    {"EventError", &PyExc_RuntimeError},      {"LoadFailed", &PyExc_OSError},
+    {"EventError", &PyExc_RuntimeError},      {"EventTimeout", &PyExc_TimeoutError},
+    {"StreamError", &PyExc_RuntimeError},     {"LoadFailed", &PyExc_OSError},
     {"SymbolMissing", &PyExc_AttributeError}, {"HostRangeError", &PyExc_OverflowError},
     {"BusyError", &PyExc_RuntimeError},       {"CustomOpError", &PyExc_RuntimeError},
     {"AbiMismatch", &PyExc_RuntimeError},     {nullptr, &PyExc_RuntimeError},
@@ -114,6 +115,10 @@ void raise_current() {
     raise(Err::custom_op, nullptr, "%s", e.what());
   } catch (const core::AbiError& e) {
     raise(Err::abi, nullptr, "%s", e.what());
+  } catch (const core::EventTimeout& e) {
+    raise(Err::event_timeout, nullptr, "%s", e.what());
+  } catch (const core::StreamClosed& e) {
+    raise(Err::stream, "make a new stream: ok.Stream(\"cpu\")", "%s", e.what());
   } catch (const core::EventError& e) {
     raise(Err::event, nullptr, "%s", e.what());
   } catch (const std::exception& e) {

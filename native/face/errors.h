@@ -9,24 +9,26 @@ namespace opkiln::face {
 struct PythonError {};  // thrown when a Python exception is set
 
 enum class Err : int {
-  any,           // OpkilnError, the base of all
-  argument,      // ArgumentError, TypeError
-  dtype,         // UnsupportedDType, TypeError
-  shape,         // ShapeError, ValueError
-  readonly,      // ReadOnlyError, ValueError
-  device,        // DeviceMismatch, ValueError
-  trace,         // TraceError, TypeError
-  not_yet,       // NotYet, NotImplementedError
-  pool_timeout,  // PoolTimeout, TimeoutError
-  pool_limit,    // PoolLimitError, RuntimeError
-  event,         // EventError, RuntimeError
-  load,          // LoadFailed, OSError
-  symbol,        // SymbolMissing, AttributeError
-  host_range,    // HostRangeError, OverflowError
-  busy,          // BusyError, RuntimeError
-  custom_op,     // CustomOpError, RuntimeError
-  abi,           // AbiMismatch, RuntimeError
-  internal,      // RuntimeError: a fault of opkiln itself
+  any,            // OpkilnError, the base of all
+  argument,       // ArgumentError, TypeError
+  dtype,          // UnsupportedDType, TypeError
+  shape,          // ShapeError, ValueError
+  readonly,       // ReadOnlyError, ValueError
+  device,         // DeviceMismatch, ValueError
+  trace,          // TraceError, TypeError
+  not_yet,        // NotYet, NotImplementedError
+  pool_timeout,   // PoolTimeout, TimeoutError
+  pool_limit,     // PoolLimitError, RuntimeError
+  event,          // EventError, RuntimeError
+  event_timeout,  // EventTimeout, TimeoutError
+  stream,         // StreamError, RuntimeError
+  load,           // LoadFailed, OSError
+  symbol,         // SymbolMissing, AttributeError
+  host_range,     // HostRangeError, OverflowError
+  busy,           // BusyError, RuntimeError
+  custom_op,      // CustomOpError, RuntimeError
+  abi,            // AbiMismatch, RuntimeError
+  internal,       // RuntimeError: a fault of opkiln itself
   count_
 };
 

@@ -7,6 +7,7 @@
 #include "face/compiled.h"
 #include "face/doors.h"
 #include "face/errors.h"
+#include "face/future.h"
 
 namespace opkiln::face {
 
@@ -218,8 +219,25 @@ Bound add_foreign(Compiled* self, CallArgs& call, PyObject* o) {
 // NumPy's default of keywords such as initial=, which a compiled np.sum has for itself.
 bool is_no_value(PyObject* o) { return std::strcmp(Py_TYPE(o)->tp_name, "_NoValueType") == 0; }
 
+// The result of a call that is queued. On a stream it may be read before it is there: what is
+// queued now runs after it, or waits for it. Anything else waits here.
+Bound add_future(Compiled* self, CallArgs& call, Future* future) {
+  const Pending& pending = future->pending();
+  const bool in_turn = call.stream && !pending.done() && (!pending.origin || pending.origin->api);
+  if (!in_turn && !wait_for(future)) return Bound::error;
+  PyObject* value = in_turn ? arrays_of(future) : value_of(future);
+  if (!value) return Bound::error;
+  call.keep(value);
+  if (in_turn) {
+    call.keep(Py_NewRef(reinterpret_cast<PyObject*>(future)));
+    call.needs.push(reinterpret_cast<PyObject*>(future));
+  }
+  return add_leaf(self, call, value);
+}
+
 // Everything that is not one of the common exact types.
 Bound add_unusual(Compiled* self, CallArgs& call, PyObject* o) {
+  if (Future* future = future_of(o)) return add_future(self, call, future);
   const bool is_self = self->has_self && call.key.size() == 1;  // not an item of an argument
   if (!is_self && known_door(Py_TYPE(o))) return add_foreign(self, call, o);
   if (is_self && !PyArray_IsScalar(o, Generic)) {  // mostly an instance that was here before

@@ -4,7 +4,7 @@
 #include "face/doors.h"
 #include "face/errors.h"
 #include "face/gil.h"
-#include "face/module.h"
+#include "face/streams.h"
 
 namespace opkiln::face {
 

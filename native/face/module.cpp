@@ -12,6 +12,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "core/blas.h"
+#include "core/blocking.h"
 #include "core/table.h"
 #include "face/arrays.h"
 #include "face/bound.h"
@@ -19,6 +20,7 @@
 #include "face/compiled.h"
 #include "face/doors.h"
 #include "face/errors.h"
+#include "face/future.h"
 #include "face/gil.h"
 #include "face/library.h"
 
@@ -29,7 +31,7 @@ namespace opkiln::face {
 
 void bind_op(nb::module_& m);       // op_py.cpp
 void bind_plan(nb::module_& m);     // plan_py.cpp
-void bind_events(nb::module_& m);   // events_py.cpp
+void bind_streams(nb::module_& m);  // streams.cpp
 void bind_threads(nb::module_& m);  // threads_py.cpp
 
 namespace {
@@ -42,6 +44,9 @@ struct Library {
 
 void* begin_blocking() { return give_up_gil(); }
 void end_blocking(void* state) { take_gil(static_cast<PyThreadState*>(state)); }
+void check_signals() {
+  if (PyErr_CheckSignals() < 0) throw PythonError{};
+}
 
 // A path as the bytes of the file system; raises what os.fsencode would.
 nb::object path_bytes(nb::handle path) {
@@ -197,6 +202,7 @@ void bind_switches(nb::module_& m) {
 void translate_core_errors(const std::exception_ptr& error, void*) {
   try {
     std::rethrow_exception(error);
+  } catch (const PythonError&) {  // the error is set
   } catch (const core::Error&) {
     raise_current();  // anything else goes on to nanobind's own translator
   }
@@ -226,13 +232,13 @@ NB_MODULE(_core, m) {
   if (import_numpy() < 0) throw nb::python_error();
   m.doc() = "The native core of opkiln: plans, executors and the callable type.";
   nb::register_exception_translator(translate_core_errors);
-  core::set_blocking_hooks({begin_blocking, end_blocking});
+  core::set_blocking_hooks({begin_blocking, end_blocking, check_signals});
   if (add_dtypes() < 0) throw nb::python_error();
   bind_slot(m);
   bind_library(m);
   bind_op(m);
   bind_plan(m);
-  bind_events(m);
+  bind_streams(m);
   bind_limits(m);
   bind_threads(m);
   m.def(
@@ -261,7 +267,8 @@ NB_MODULE(_core, m) {
       },
       "code"_a, "The dtype of a number that dtype_code() gave.");
   bind_switches(m);
-  if (add_compiled_type(m.ptr()) < 0 || add_bound_type(m.ptr()) < 0) throw nb::python_error();
+  if (add_compiled_type(m.ptr()) < 0 || add_bound_type(m.ptr()) < 0 || add_future_type(m.ptr()) < 0)
+    throw nb::python_error();
 }
 
 }  // namespace opkiln::face

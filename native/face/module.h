@@ -5,7 +5,6 @@
 
 namespace opkiln::core {
 class Plan;
-class Stream;
 }  // namespace opkiln::core
 
 namespace opkiln::face {
@@ -15,8 +14,5 @@ struct Slot;
 // The Slot or Plan inside a Python object, null when it is something else. No error is set.
 const Slot* slot_of(PyObject* o);
 core::Plan* plan_of(PyObject* o);
-
-// The stream new executors run on: the inline CPU stream, or a test's.
-core::Stream& current_stream();
 
 }  // namespace opkiln::face

@@ -4,6 +4,7 @@
 #include <map>
 #include <thread>
 
+#include "core/blocking.h"
 #include "core/errors.h"
 #include "support.h"
 
@@ -33,7 +34,7 @@ struct Hooks {
   Hooks(ManualStream* stream, std::uint64_t* clock) {
     waited_on = stream;
     waited_clock = clock;
-    set_blocking_hooks({&pass_time, [](void*) {}});
+    set_blocking_hooks({&pass_time, [](void*) {}, nullptr});
   }
   ~Hooks() { set_blocking_hooks({}); }
 };
@@ -215,6 +216,8 @@ class FaultyStream final : public Stream {
     if (armed) throw KernelFailure{};
     event.complete(generation);
   }
+  void submit(Work& work) override { work.dropped(); }
+  void wait(Event& event, std::uint64_t generation) override { event.wait_for(generation); }
   void synchronize() override { ++synchronized; }
   bool armed = false;
   int synchronized = 0;

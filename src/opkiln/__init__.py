@@ -9,17 +9,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from opkiln._definitions import *  # noqa: F403
     from opkiln._names import *  # noqa: F403
+    from opkiln.native import Event, Future, Stream, synchronize
     from opkiln.runtime.autograd import torch_function
+    from opkiln.runtime.device import Device
     from opkiln.runtime.differentiate import grad, value_and_grad, vjp
     from opkiln.runtime.grad import custom_gradient, stop_gradient
     from opkiln.runtime.threads import get_num_threads, set_num_threads
 
 __all__ = [  # noqa: F405
     "Compiled",
+    "Device",
+    "Event",
     "Explanation",
+    "Future",
     "Info",
     "Lowering",
     "Miss",
+    "Stream",
     "TensorSpec",
     "Warmed",
     "clear_cache",
@@ -34,6 +40,7 @@ __all__ = [  # noqa: F405
     "runtime_info",
     "set_num_threads",
     "stop_gradient",
+    "synchronize",
     "torch_function",
     "value_and_grad",
     "vjp",
@@ -48,10 +55,12 @@ _DEFINITIONS = frozenset({
 })  # fmt: skip
 # Names of the design that are not built yet: asking for one says so instead of looking like a typo.
 _PLANNED = frozenset({
-    "Event", "Stream", "load", "load_inline", "profile", "synchronize", "xp",
+    "load", "load_inline", "profile", "xp",
 })  # fmt: skip
-# Loaded apart from the others, for those who take no gradients.
+# Loaded apart from the others, for those who take no gradients and use no streams.
 _APART: dict[str, str] = {
+    **dict.fromkeys(["Event", "Future", "Stream", "synchronize"], "opkiln.native"),
+    "Device": "opkiln.runtime.device",
     **dict.fromkeys(["custom_gradient", "stop_gradient"], "opkiln.runtime.grad"),
     "torch_function": "opkiln.runtime.autograd",
     **dict.fromkeys(["get_num_threads", "set_num_threads"], "opkiln.runtime.threads"),
