@@ -356,6 +356,18 @@ int Executor::overlap_of_out(std::uint32_t k) const noexcept {
   return -1;
 }
 
+bool Executor::touches(const char* base, ByteRange range, bool writes) const noexcept {
+  for (std::uint32_t slot = writes ? out_at_ : 0; slot < temp_at_; ++slot)
+    if (ranges_overlap(base_[slot], ranges_[slot], base, range)) return true;
+  return false;
+}
+
+bool Executor::conflicts_with(const Executor& other) const noexcept {
+  for (std::uint32_t slot = 0; slot < temp_at_; ++slot)
+    if (other.touches(base_[slot], ranges_[slot], slot < out_at_)) return true;
+  return false;
+}
+
 bool Executor::outs_are_safe() const noexcept {
   for (std::uint32_t k = 0; k < out_count_; ++k)
     if (overlap_of_out(k) >= 0) return false;

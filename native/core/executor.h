@@ -169,6 +169,11 @@ class Executor {
   /// outputs), or -1.
   int overlap_of_out(std::uint32_t k) const noexcept;
 
+  /// With pointers set: this run reads or writes memory of these bytes; `writes`: writes.
+  bool touches(const char* base, ByteRange range, bool writes) const noexcept;
+  /// One of the two runs writes what the other reads or writes.
+  bool conflicts_with(const Executor& other) const noexcept;
+
   /// Bytes an argument touches, relative to its data pointer.
   ByteRange arg_range(std::size_t k) const noexcept { return ranges_[k]; }
 

@@ -7,6 +7,7 @@
 
 #include "face/call.h"
 #include "face/errors.h"
+#include "face/future.h"
 #include "face/gil.h"
 #include "face/streams.h"
 
@@ -137,7 +138,10 @@ PyObject* run_ordinary(const Fixed& in) {
 
 PyObject* run_bound(Fixed& in) {
   if (OPKILN_UNLIKELY(!in.executor)) return run_ordinary(in);
-  if (OPKILN_UNLIKELY(g_stream_blocks != 0) && stream_here()) return run_ordinary(in);
+  if (OPKILN_UNLIKELY(g_async_live != 0)) {
+    if (stream_here()) return run_ordinary(in);
+    order_after_queued(*in.executor, nullptr);
+  }
   // An error must leave the results of the last run untouched.
   if (OPKILN_UNLIKELY(in.record.get()->divides) && errstate_of(compiled_of(in)) == kRaise) {
     return run_ordinary(in);

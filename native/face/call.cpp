@@ -6,6 +6,7 @@
 #include "face/dlpack.h"
 #include "face/doors.h"
 #include "face/errors.h"
+#include "face/future.h"
 #include "face/gil.h"
 #include "face/streams.h"
 
@@ -44,6 +45,7 @@ bool copy_out(Computation& c, Record* record) {
   }
   for (size_t k = 0; k < record->n_outs; k++) {
     if (!outs.arrays[k]) continue;
+    if (OPKILN_UNLIKELY(g_async_live != 0)) order_after_queued(outs.arrays[k]);
     if (PyArray_CopyInto(outs.arrays[k], as_array(c.results[k])) < 0) return false;
     const int place = outs.why == 'o' ? outs.overlap[k] : -1;
     c.self->inside->copies.add(outs.why, static_cast<int>(k), record->label(place));
@@ -65,6 +67,7 @@ bool present(Computation& c, Record* record) {
 
 // A plan without kernels: the frontend's interpreter computes the outputs.
 PyObject* interpret(Computation& c, Record* record) {
+  if (OPKILN_UNLIKELY(g_async_live != 0)) order_after_writers();
   c.self->counters.fallbacks++;
   c.direct = false;
   if (c.outs) c.outs->why = 'i';
@@ -158,6 +161,7 @@ PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs
     lease.cancel();
     return compute(self, call, call.args_size, outs, false, missed || !hit);
   }
+  if (OPKILN_UNLIKELY(g_async_live != 0)) order_after_queued(x, nullptr);
   const uint64_t faults = run_kernels(c, record, x);
   ++(hit && !missed ? self->counters.hits : self->counters.misses);
 
@@ -333,7 +337,7 @@ namespace {
 PyObject* call_once(Compiled* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                     bool& counted) {
   CallArgs call(self->id);
-  const std::shared_ptr<core::Stream> stream = g_stream_blocks ? stream_here() : nullptr;
+  const std::shared_ptr<core::Stream> stream = g_async_live ? stream_here() : nullptr;
   call.stream = stream.get();
   struct CountCopies {
     Compiled* self;

@@ -12,6 +12,8 @@
 
 namespace opkiln::face {
 
+uint32_t g_queued_writers = 0;
+
 namespace {
 
 PyTypeObject* g_future_type = nullptr;
@@ -22,6 +24,8 @@ std::atomic<bool> g_exiting{false};  // no more Python from other threads
 
 Future* as_future(PyObject* o) { return reinterpret_cast<Future*>(o); }
 PyObject* as_python(Future* f) { return reinterpret_cast<PyObject*>(f); }
+
+Pending* g_tracked = nullptr;  // the newest queued call that reclaim() has not seen yet
 
 int reclaim_pending(void*) {
   reclaim();
@@ -99,14 +103,23 @@ Pending::~Pending() {
   Py_XDECREF(error);
 }
 
+void Pending::track() {
+  g_async_live++;
+  if (given.size()) g_queued_writers++;
+  after_ = std::exchange(g_tracked, this);
+  if (after_) after_->before_ = this;
+}
+
 void Pending::settle() {
+  g_async_live--;
+  if (given.size()) g_queued_writers--;
+  (before_ ? before_->after_ : g_tracked) = after_;
+  if (after_) after_->before_ = before_;
   executor = nullptr;
-  if (!counted && faults) count_faults(function, faults);
-  counted = true;
-  if (!cause_ && !failed()) {
-    needs.resize_down(0);
-    kept.clear();
-  }
+  if (faults) count_faults(function, faults);
+  if (cause_) return;  // kept holds it
+  needs.resize_down(0);
+  kept.clear();
 }
 
 void reclaim() {
@@ -122,6 +135,46 @@ void reclaim() {
     Py_DECREF(as_python(p->owner_));
   }
   PyErr_Restore(type, value, traceback);
+}
+
+namespace {
+
+// The queued calls that `conflicts` with what comes next are waited for, by the stream or here.
+template <class Conflicts>
+void order_after(core::Stream* stream, bool writes, Conflicts&& conflicts) {
+  if (!g_queued_writers && !writes) return;  // all of them only read what a caller can name
+  for (Pending* p = g_tracked; p;) {
+    const bool other = !stream || p->stream != stream->id();
+    if (!other || p->done() || !conflicts(*p->executor)) {
+      p = p->next_tracked();
+    } else if (stream) {
+      stream->wait(*p->event(), p->generation());
+      p = p->next_tracked();
+    } else {
+      wait_here({core::Ref<core::Event>(p->event()), p->generation()}, Py_None, "");
+      p = g_tracked;  // any code may have run
+    }
+  }
+}
+
+}  // namespace
+
+void order_after_queued(const core::Executor& x, core::Stream* stream) {
+  bool writes = false;
+  for (size_t k = 0; k < x.out_count(); k++) writes |= x.out(k).given;
+  order_after(stream, writes,
+              [&](const core::Executor& queued) { return x.conflicts_with(queued); });
+}
+
+void order_after_queued(PyArrayObject* written) {
+  const core::ArrayView view = view_of(written);
+  order_after(nullptr, true, [&](const core::Executor& queued) {
+    return queued.touches(view.data, core::byte_range(view), false);
+  });
+}
+
+void order_after_writers() {
+  order_after(nullptr, false, [](const core::Executor&) { return true; });
 }
 
 Future* future_of(PyObject* o) { return Py_TYPE(o) == g_future_type ? as_future(o) : nullptr; }
@@ -159,13 +212,13 @@ PyObject* failure(Future* future) {
   p.seen = true;
   if (p.cause_) return failure(p.cause_->owner_);
   if (p.error || p.value) return p.error;
-  if (p.faults && !p.failed()) {  // may warn, which may raise
+  if (p.faults && !p.failed() && !p.told) {  // may warn, which may raise
     try {
       tell_faults(p.function, p.record.get(), p.faults, p.errstate);
     } catch (const PythonError&) {
       return nullptr;
     }
-    p.faults = 0;
+    p.told = true;
   }
   if (!p.failed()) return nullptr;
   Ref name(call_name(p));

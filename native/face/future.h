@@ -24,6 +24,9 @@ class Pending final : public core::Work {
   void finished() noexcept override;
   void dropped() noexcept override;
 
+  /// Puts it among the queued ones, until settle().
+  void track();
+  Pending* next_tracked() const { return after_; }
   bool done() const noexcept { return !event() || event()->passed(generation()); }
   bool failed() const noexcept;  // once it is done
 
@@ -42,8 +45,8 @@ class Pending final : public core::Work {
   PyObject* callbacks = nullptr;  // a list, when someone watches
   PyObject* value = nullptr;
   PyObject* error = nullptr;
-  bool counted = false;  // the faults
-  bool seen = false;     // someone has asked for the value or the error
+  bool told = false;  // the faults that are no error
+  bool seen = false;  // someone has asked for the value or the error
 
  private:
   friend void reclaim();
@@ -53,7 +56,9 @@ class Pending final : public core::Work {
   void retire() noexcept;
   void settle();
 
-  Future* owner_;  // counted while it is queued
+  Future* owner_;              // counted while it is queued
+  Pending* before_ = nullptr;  // of those that are tracked
+  Pending* after_ = nullptr;
   std::atomic<int> state_{kQueued};
   bool watched_ = false;      // as run() found it
   bool broken_ = false;       // a kernel threw
@@ -77,6 +82,17 @@ bool wait_for(Future* future, PyObject* timeout = Py_None);
 PyObject* value_of(Future* future);
 // The results as arrays that are being written, in the tree of the value (new reference or null).
 PyObject* arrays_of(Future* future);
+
+// Memory that a call given `stream` (null: inline) is about to use, beside queued calls that use it
+// too where one of them writes: the stream waits for those of other streams, an inline call here.
+// Throws PythonError, StreamClosed.
+void order_after_queued(const core::Executor& x, core::Stream* stream);
+// The same before an array is written here.
+void order_after_queued(PyArrayObject* written);
+// The same before any array is read here.
+void order_after_writers();
+// Queued calls that write into arrays which the caller holds: out=.
+extern uint32_t g_queued_writers;
 
 // Lets go of what finished calls have kept alive. Called wherever the GIL is held and it is cheap.
 void reclaim();

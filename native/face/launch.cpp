@@ -29,7 +29,10 @@ PyObject* run_now(Compiled* self, CallArgs& call, PyObject* out) {
   Ref value(compute_now(self, call, out));
   if (!value) return nullptr;
   Future* future = new_future();
-  if (future) future->pending().value = value.release();
+  if (!future) return nullptr;
+  future->pending().value = value.release();
+  future->pending().function =
+      reinterpret_cast<Compiled*>(Py_NewRef(reinterpret_cast<PyObject*>(self)));
   return reinterpret_cast<PyObject*>(future);
 }
 
@@ -110,7 +113,10 @@ PyObject* enqueue(Compiled* self, CallArgs& call, OutArgs* outs) {
   pending.errstate = record->divides ? errstate_of(self) : kIgnore;
   pending.stream = call.stream->id();
   if (!bind_memory(self, call, outs, x, pending)) return nullptr;
-  if (x.launches()) wait_for_needs(call);
+  if (x.launches()) {
+    wait_for_needs(call);
+    order_after_queued(x, call.stream);
+  }
   ++(hit ? self->counters.hits : self->counters.misses);
   if (!x.launches()) {
     lease.release();
@@ -120,6 +126,7 @@ PyObject* enqueue(Compiled* self, CallArgs& call, OutArgs* outs) {
   pending.executor = &x;
   lease.submit(*call.stream, pending);  // from here on the worker may be through with it
   Py_INCREF(owner.get());               // the queue's, which only reclaim() gives back
+  pending.track();
   return owner.release();
 }
 
@@ -133,13 +140,15 @@ PyObject* launch(Compiled* self, CallArgs& call, PyObject* out) {
   }
   OutArgs outs;
   if (out && !read_outs(call, out, outs)) return nullptr;
-  if (!outs.direct) return run_now(self, call, out);
-  try {
-    return enqueue(self, call, out ? &outs : nullptr);
-  } catch (const RunNow&) {
-  } catch (const core::OutMismatch&) {  // the ordinary way words it, or converts
-  }
-  return run_now(self, call, out);
+  const auto now = [&] { return run_now(self, call, out); };
+  const auto queued = [&] {
+    try {
+      return enqueue(self, call, out ? &outs : nullptr);
+    } catch (const RunNow&) {
+      return now();
+    }
+  };
+  return out ? into_outs(outs, queued, now) : queued();
 }
 
 }  // namespace opkiln::face

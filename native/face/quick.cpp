@@ -9,6 +9,7 @@
 #include "core/table.h"
 #include "face/call.h"
 #include "face/errors.h"
+#include "face/future.h"
 #include "face/gil.h"
 #include "face/streams.h"
 
@@ -381,11 +382,13 @@ OPKILN_APART PyObject* call_bound(Compiled* self, PyObject* const* args, Py_ssiz
   }
 }
 
-// Some context is in a `with stream:` block: if it is this one, the call is queued.
+// Some context is in a `with stream:` block, or calls are queued.
 OPKILN_APART PyObject* call_beside_streams(Compiled* self, PyObject* const* args, Py_ssize_t nargs,
                                            PyObject* kwnames) {
   try {
-    if (stream_here()) return call_general(self, args, nargs, kwnames);
+    // What is queued may write what this call reads, or read what its out= is.
+    if (g_queued_writers || kwnames || stream_here())
+      return call_general(self, args, nargs, kwnames);
   } catch (...) {
     return error_set();
   }
@@ -397,7 +400,7 @@ OPKILN_APART PyObject* call_beside_streams(Compiled* self, PyObject* const* args
 PyObject* call_compiled(PyObject* o, PyObject* const* args, size_t nargsf, PyObject* kwnames) {
   auto* self = reinterpret_cast<Compiled*>(o);
   const Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
-  if (OPKILN_UNLIKELY(g_stream_blocks != 0)) return call_beside_streams(self, args, nargs, kwnames);
+  if (OPKILN_UNLIKELY(g_async_live != 0)) return call_beside_streams(self, args, nargs, kwnames);
   if (OPKILN_UNLIKELY(kwnames != nullptr) || OPKILN_UNLIKELY(nargs != self->n_quick)) {
     return call_bound(self, args, nargs, kwnames, true);
   }

@@ -21,7 +21,7 @@ using namespace nb::literals;
 
 namespace opkiln::face {
 
-uint32_t g_stream_blocks = 0;
+uint32_t g_async_live = 0;
 
 namespace {
 
@@ -34,11 +34,11 @@ struct Block {
 
   Block(nb::object s, std::shared_ptr<core::Stream> t, nb::object o)
       : stream(std::move(s)), target(std::move(t)), outer(std::move(o)) {
-    g_stream_blocks++;
+    g_async_live++;
   }
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
-  ~Block() { g_stream_blocks--; }
+  ~Block() { g_async_live--; }
 };
 
 struct PyManualStream : PyStream {};

@@ -14,9 +14,9 @@ struct PyStream {
   std::shared_ptr<core::Stream> stream;
 };
 
-// `with stream:` blocks that some context may still be in. While there is none, a call has nothing
-// to look up.
-extern uint32_t g_stream_blocks;
+// `with stream:` blocks that some context may still be in, and queued calls that reclaim() has not
+// seen the end of. While there is none, a call has nothing to look up.
+extern uint32_t g_async_live;
 
 // The asynchronous stream of the present context, or null: calls run inline. Throws PythonError.
 std::shared_ptr<core::Stream> stream_here();
