@@ -55,7 +55,8 @@ class _Differentiable:
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             return self.forward(*args, **kwargs)
         call = _Call(self, args, kwargs)
-        found = _autograd().apply(call, *tensors)
+        with _INLINE:
+            found = _autograd().apply(call, *tensors)
         return _filled(call.result, found)
 
     def _with_static(self, args: Any, kwargs: Any) -> Any:
@@ -137,6 +138,9 @@ def _filled(tree: Any, tensors: Sequence[Any]) -> Any:
     return mapped(tree, lambda v: next(new) if isinstance(v, torch.Tensor) else v)
 
 
+_INLINE = native.Stream.inline()  # torch's graph is made of tensors, not of futures
+
+
 def _stand_in(tensor: Any) -> Any:
     """A tensor of the same shape without memory, of which only the sizes are read."""
     return tensor.new_empty(()).expand(tensor.shape)
@@ -176,7 +180,8 @@ def _autograd() -> Any:
             have = [next(saved) if read else v for v, read in zip(stand, ctx.read, strict=True)]
             args, kwargs, result = _filled(ctx.trees, have)
             given = _filled(result, cotangents)
-            found = iter(ctx.owner.backward(args, kwargs, result, given, need=ctx.need))
+            with _INLINE:  # the context is that of whoever asks for gradients
+                found = iter(ctx.owner.backward(args, kwargs, result, given, need=ctx.need))
             flat = zip(leaves((args, kwargs)), ctx.need, strict=True)
             return (
                 None,

@@ -201,7 +201,8 @@ class Function(Generic[P, R]):
             names = tuple(p.name for p in self.parameters)
             param_kinds = tuple(p.kind for p in self.parameters)
             start = time.perf_counter()
-            with Nested(self, self.name):
+            # Calls in the function have values, whatever stream this one is for.
+            with Nested(self, self.name), native.Stream.inline():
                 traced = trace(self.fn, names, param_kinds, tree, leaves, kinds, name=self.name)
             trace_end = time.perf_counter()
             self.native._count("traces", 1)

@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from opkiln import native
 from opkiln.runtime.errors import NotYet, ShapeError
 from opkiln.runtime.executor import Info
 from opkiln.runtime.explain import Explanation
@@ -20,6 +21,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def _settled(value: Any) -> Any:
+    return value.result() if isinstance(value, native.Future) else value
+
+
 class Plain(Generic[P, R]):
     """A function under OPKILN_DISABLE=1: itself, by NumPy, with the methods of a compiled one."""
 
@@ -29,7 +34,16 @@ class Plain(Generic[P, R]):
         functools.update_wrapper(cast("Any", self), fn)
 
     def __call__(self, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """Run the function as it is; results go to `out` by np.copyto."""
+        """Run the function as it is; results go to `out` by np.copyto.
+
+        On a stream too, whose calls give futures.
+        """
+        with native.Stream.inline():
+            values = {name: _settled(value) for name, value in kwargs.items()}
+            result = self._run(tuple(map(_settled, args)), values, out)
+        return native.answer(result)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
         self.calls += 1
         result = self.fn(*args, **kwargs)
         if out is None:

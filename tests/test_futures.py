@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
+import subprocess
 import sys
 import threading
 import warnings
@@ -363,6 +365,56 @@ def test_without_a_compiler_the_call_runs_at_once(stream: ok.Stream, tmp_path: A
             future = g(first)
         assert future.done()
         np.testing.assert_array_equal(future.result(), np.sqrt(f(X, X) * 13))
+
+
+def test_disabled_calls_give_futures_too() -> None:
+    code = """
+import numpy as np, opkiln as ok
+f = ok.compile(lambda x, y: x + y)
+x, out = np.arange(3), np.zeros(3)
+with ok.Stream():
+    first = f(x, 1)
+    second = f(first, y=first, out=out)
+    print(first.result(), second.result(), out is second.result())
+print(type(f(first, 1)).__name__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, "OPKILN_DISABLE": "1"},
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["[1 2 3] [2. 4. 6.] True", "ndarray"]
+
+
+def test_torch_on_a_stream(stream: ok.Stream) -> None:
+    torch = pytest.importorskip("torch")
+    t = torch.arange(4.0)
+    squares = ok.torch_function(lambda a: (a * a).sum())
+    with held(stream), stream:
+        queued = f(f(t, t), t)
+        assert not queued.done()
+    with stream:
+        weights = torch.arange(4.0, requires_grad=True)
+        loss = squares(weights)  # torch's graph is made of tensors, not of futures
+        loss.backward()
+        with pytest.raises(errors.ArgumentError, match="captured array: .*Future"):
+            ok.compile(lambda x: x + queued)(X)
+    assert isinstance(queued.result(), torch.Tensor)
+    assert torch.equal(queued.result(), f(f(t, t), t))
+    assert weights.grad.tolist() == [0, 2, 4, 6]
+
+
+def test_tracing_on_a_stream_runs_calls_inline(stream: ok.Stream) -> None:
+    @ok.compile
+    def g(x: Any) -> Any:
+        return x * f(np.ones(3, np.float32), 2.0).sum()  # a call with values inside of a trace
+
+    with stream:
+        g.warmup(ok.TensorSpec(X.size, "f4"))
+        queued = g(X)
+        gradient = ok.grad(lambda x: (x * x).sum())(X)
+    np.testing.assert_array_equal(queued.result(), g(X))
+    np.testing.assert_array_equal(gradient.result(), 2 * X)
 
 
 # ---- await ----

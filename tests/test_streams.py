@@ -236,6 +236,33 @@ def test_O3_a_call_beyond_the_limit_waits_for_the_oldest() -> None:
         native.set_limits(pool_limit=old["pool_limit"], timeout_s=old["timeout_s"])
 
 
+def test_K13_a_constant_lag_needs_that_many_executors() -> None:
+    """The seed doubled with each call: 32768 of them after 16."""
+    clock = native.ManualStream(3, device="cpu")
+
+    @ok.compile
+    def g(x: Any) -> Any:
+        return x * 9
+
+    with clock:
+        for _ in range(16):
+            g(X)
+            clock.advance(1)
+    assert (g.info().executors, g.info().waits) == (3, 0)
+    clock.advance(3)
+
+
+def test_K17_inference_takes_no_executor_while_the_stream_is_busy(stream: ok.Stream) -> None:
+    with held(stream), stream:
+        future = f(X, X)
+        before = f.info().executors, native.thread_stats()["events_outstanding"]
+        for _ in range(10):
+            f.lower(X, X)
+            f.warmup(ok.TensorSpec(X.size, "f4"), ok.TensorSpec(X.size, "f4"))
+        assert (f.info().executors, native.thread_stats()["events_outstanding"]) == before
+    future.result()
+
+
 def test_bound_calls_are_queued_too(stream: ok.Stream) -> None:
     x = X.copy()
     bound = f.bind(x, X)

@@ -68,7 +68,6 @@ core::Lease acquire(Compiled* self, CallArgs& call, OutArgs* outs, RecordRef& he
   core::Lease lease = table.acquire(key, *self->inside->state, [&] {
     hit = false;
     const core::Pool* pool = table.find(key);
-    const InlineHere inline_here;
     return make_executor(self, call, outs, pool && pool->live() > 1 ? 'u' : '-', held);
   });
   if (OPKILN_UNLIKELY(hit && words[0] != self->id)) throw Restart{};  // its record may be gone

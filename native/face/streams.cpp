@@ -411,6 +411,16 @@ void bind_streams(nb::module_& m) {
           "ticks"_a);
   m.def("use_stream", &use_stream, "stream"_a.none(),
         "New executors run on this stream; None for the inline CPU stream.");
+  m.def(
+      "answer",
+      [](nb::handle value) {
+        if (!stream_here()) return nb::borrow(value);
+        Future* future = new_future();
+        if (!future) throw nb::python_error();
+        future->pending().value = Py_NewRef(value.ptr());
+        return nb::steal(reinterpret_cast<PyObject*>(future));
+      },
+      "value"_a.none(), "What a call gives whose value is known: on a stream a Future.");
   m.def("synchronize", &synchronize_all, "Waits until all that is queued now is done.");
   m.def(
       "set_exit_patience",

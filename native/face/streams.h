@@ -21,7 +21,7 @@ extern uint32_t g_async_live;
 // The asynchronous stream of the present context, or null: calls run inline. Throws PythonError.
 std::shared_ptr<core::Stream> stream_here();
 
-// Calls run inline while this object lives: hooks run the user's code, which expects results.
+// Calls run inline while this object lives.
 class InlineHere {
  public:
   InlineHere();
