@@ -397,7 +397,7 @@ def test_torch_on_a_stream(stream: ok.Stream) -> None:
         weights = torch.arange(4.0, requires_grad=True)
         loss = squares(weights)  # torch's graph is made of tensors, not of futures
         loss.backward()
-        with pytest.raises(errors.ArgumentError, match="captured array: .*Future"):
+        with pytest.raises(errors.ArgumentError, match=r"captured array: .*Future"):
             ok.compile(lambda x: x + queued)(X)
     assert isinstance(queued.result(), torch.Tensor)
     assert torch.equal(queued.result(), f(f(t, t), t))
