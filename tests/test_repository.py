@@ -27,7 +27,7 @@ def test_ci_runs_command_two() -> None:
     ]
     demo, tests = commands[:2]
     assert demo.endswith("opkiln demo")
-    assert tests.endswith("pytest -q")
+    assert tests.endswith("pytest -q -n auto")
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert any(line.startswith(tests) for line in lines)
 
