@@ -5,6 +5,7 @@ from __future__ import annotations
 from os.path import dirname, join
 
 from opkiln.native._core import (
+    CXX_LIBRARY,
     MISSING,
     Compiled,
     Event,
@@ -43,6 +44,7 @@ from opkiln.native._core import (
 )
 
 __all__ = [
+    "CXX_LIBRARY",
     "MISSING",
     "Compiled",
     "Event",

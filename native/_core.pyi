@@ -244,6 +244,9 @@ class Limits(TypedDict):
     workspace_bytes: int
     grow: bool
 
+CXX_LIBRARY: str
+"""The C++ library of this module and the ABI of its strings; "" if it is another one."""
+
 def dtype_code(dtype: np.dtype[Any]) -> int: ...
 def dtype_of(code: int) -> np.dtype[Any]: ...
 def foreign_array(array: Any) -> _Array: ...

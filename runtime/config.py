@@ -113,6 +113,13 @@ def _words(value: object) -> str | None:
     return _text(value).strip() or None
 
 
+def _abi_check(value: object) -> str:
+    word = _text(value).strip().lower()
+    if word not in {"strict", "warn", "off"}:
+        raise ValueError
+    return word
+
+
 def _text(value: object) -> str:
     if isinstance(value, str):
         return value
@@ -261,7 +268,26 @@ class Config:
         "the C++ compiler; default: the first that works of c++, g++, clang++")  # fmt: skip
     cuda_arch = Setting(
         "OPKILN_CUDA_ARCH", _words, None, "a GPU architecture such as sm_90",
-        "what CUDA kernels are compiled for; default: the first GPU of this machine")  # fmt: skip
+        "what generated kernels are compiled for; default: the first GPU here")  # fmt: skip
+    cuda_archs = Setting(
+        "OPKILN_CUDA_ARCHS CUDAARCHS TORCH_CUDA_ARCH_LIST", _words, None,
+        "GPU architectures such as '8.0;9.0+PTX'",
+        "what CUDA sources of yours are compiled for; default: all GPUs here")  # fmt: skip
+    cuda_home = Setting(
+        "OPKILN_CUDA_HOME CUDA_HOME CUDA_PATH CUDA_ROOT_DIR", _path, None, "a directory path",
+        "the CUDA toolkit; default: wheels, then nvcc on PATH, then /usr/local/cuda")  # fmt: skip
+    nvcc = Setting(
+        "OPKILN_NVCC", _path, None, "the path or name of an nvcc",
+        "the CUDA compiler, asked for its toolkit; comes before OPKILN_CUDA_HOME")  # fmt: skip
+    cudnn_root = Setting(
+        "OPKILN_CUDNN_ROOT CUDNN_ROOT_DIR", _path, None, "a directory path",
+        "cuDNN; default: wheels, then the CUDA toolkit, then the system")  # fmt: skip
+    cuda_allow_unsupported = Setting(
+        "OPKILN_CUDA_ALLOW_UNSUPPORTED", _flag, False, "0 or 1",
+        "1 lets nvcc try a C++ compiler of a version that it does not support")  # fmt: skip
+    abi_check = Setting(
+        "OPKILN_ABI_CHECK", _abi_check, "warn", "strict, warn or off",
+        "what happens if the C++ library of your sources is not that of this process")  # fmt: skip
     debug = Setting(
         "OPKILN_DEBUG", _debug, 0, "a whole number from 0 to 5",
         "1 misses and why, 2 also new shapes, traces, 3 graphs, 4 texts, 5 compilers")  # fmt: skip

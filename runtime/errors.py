@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+    from typing import TypedDict, Unpack
+
+    class _Facts(TypedDict, total=False):
+        """The keywords of a BuildError."""
+
+        fix: str | None
+        command: str
+        stage: str
+        exit_code: int | None
+        output: str
+        log_path: Path | None
+        source_path: Path | None
 
 
 def _rebuild(cls: type[OpkilnError], args: tuple[Any, ...], state: dict[str, Any]) -> OpkilnError:
@@ -333,19 +346,31 @@ class StreamError(OpkilnError, RuntimeError):
 # ---- building and loading ----
 
 
-class ToolchainNotFound(OpkilnError, RuntimeError):
-    """No usable C++ compiler (or ninja): lists each place tried and how to install one.
+class Probe(NamedTuple):
+    """One place where a tool was looked for, and what came of it."""
 
-    Fix: install a compiler as the message says, or point `OPKILN_CXX` at one.
+    tool: str
+    source: str  # who named the place: an argument, a variable, "PATH"
+    place: str
+    won: bool
+    why: str
+
+    def __str__(self) -> str:
+        """One line for a person."""
+        return f"{self.place}: {self.why} ({self.source})"
+
+
+class BuildError(OpkilnError, RuntimeError):
+    """Base of what can go wrong between a source and a loaded library.
+
+    Each holds what a tool needs to show it in its own way: `command`, `stage` ("find", "compile",
+    "link", "load"), `exit_code`, `output` (undecodable bytes replaced), `log_path`, `source_path`
+    and `fix`; what does not apply is empty or None.
+
+    Fix: do what the message of the subclass at hand says.
     """
 
-
-class CompileFailed(OpkilnError, RuntimeError):
-    """The compiler refused the text: holds the command, exit code, output and log path.
-
-    Fix: read the end of the output in the message; `OPKILN_DEBUG=5` shows the command. With the
-    default compiler and no flags of yours, report it with the kept source.
-    """
+    usual_stage: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -353,18 +378,48 @@ class CompileFailed(OpkilnError, RuntimeError):
         *,
         fix: str | None = None,
         command: str = "",
+        stage: str = "",
         exit_code: int | None = None,
         output: str = "",
         log_path: Path | None = None,
         source_path: Path | None = None,
     ) -> None:
-        """Store the message and what a tool needs to show the failure in its own way."""
+        """Store the message and the facts."""
         super().__init__(message, fix=fix)
         self.command = command
+        self.stage = stage or self.usual_stage
         self.exit_code = exit_code
         self.output = output
         self.log_path = log_path
         self.source_path = source_path
+
+
+class ToolchainNotFound(BuildError):
+    """No usable compiler (C++, nvcc, ninja): lists each place tried and how to install one.
+
+    The attribute `probes` has them as values; `opkiln doctor --toolchain` prints them.
+
+    Fix: install a compiler as the message says, or point `OPKILN_CXX` or `OPKILN_CUDA_HOME` at one.
+    """
+
+    usual_stage = "find"
+
+    def __init__(
+        self, message: str = "", *, probes: Iterable[Probe] = (), **facts: Unpack[_Facts]
+    ) -> None:
+        """Store the message, the facts and the places tried."""
+        super().__init__(message, **facts)
+        self.probes = tuple(probes)
+
+
+class CompileFailed(BuildError):
+    """The compiler or linker refused a source: shows the first error and its line.
+
+    Fix: mend the first error in the message; the log beside it has the whole output. Of a generated
+    kernel, with the default compiler and no flags of yours, report it with the kept source.
+    """
+
+    usual_stage = "compile"
 
 
 class CompileTimeout(CompileFailed, TimeoutError):
@@ -374,18 +429,53 @@ class CompileTimeout(CompileFailed, TimeoutError):
     """
 
 
-class LoadFailed(OpkilnError, OSError):
-    """A shared library cannot be loaded: missing file, wrong machine, noexec mount, dependency.
+class HostCompilerIncompatible(CompileFailed):
+    """nvcc says that it does not support this version of the C++ compiler.
 
-    Fix: put `OPKILN_CACHE_DIR` on a file system that allows programs to run.
+    Fix: point `OPKILN_CXX` at a compiler of a version that the message names, or let nvcc try with
+    `OPKILN_CUDA_ALLOW_UNSUPPORTED=1`.
     """
 
 
-class SymbolMissing(OpkilnError, AttributeError):
+class UnsupportedArch(CompileFailed, ValueError):
+    """A GPU architecture that nvcc does not know, that no GPU has, or that this GPU cannot run.
+
+    Fix: name one of those that the message lists, in `OPKILN_CUDA_ARCHS` or the argument, or
+    install a CUDA toolkit of the GPU's time.
+    """
+
+    usual_stage = "find"
+
+
+class AbiMismatch(BuildError):
+    """Two compilers disagree on the C++ library, its strings or their layout.
+
+    It is raised with `OPKILN_ABI_CHECK=strict`, and is a warning otherwise, since functions of
+    `extern "C"` do not care.
+
+    Fix: build with the flags or the compiler that the message names, or keep to `extern "C"`
+    functions over plain C types.
+    """
+
+    usual_stage = "find"
+
+
+class LoadFailed(BuildError, OSError):
+    """A shared library cannot be loaded: missing dependency, wrong machine, noexec.
+
+    Fix: do what the message proposes for the reason that the system gave.
+    """
+
+    usual_stage = "load"
+
+
+class SymbolMissing(BuildError, AttributeError):
     """A shared library lacks a function that it should export.
 
-    Fix: export it as `extern "C"` from the sources that were given.
+    Fix: declare it `extern "C"`, and not static, in the sources that were given.
     """
+
+    usual_stage = "load"
 
 
 class AbiMismatch(OpkilnError, RuntimeError):

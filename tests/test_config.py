@@ -109,9 +109,10 @@ def test_unknown_variables_give_one_warning_with_the_nearest(
 def test_settings_that_are_right_say_nothing(
     monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
+    words = {"cxx": "g++", "cache_dir": "/c", "abi_check": "strict"}
     for row in Config.table():
         for variable in row.variables:
-            monkeypatch.setenv(variable, {"cxx": "g++", "cache_dir": "/c"}.get(row.name, "1"))
+            monkeypatch.setenv(variable, words.get(row.name, "1"))
     monkeypatch.setenv("OPKILN_SANITIZE", "address")
     monkeypatch.setenv("OPKILN_EMPTY", " ")
     monkeypatch.setenv("OTHER_OPKILN_NAME", "1")

@@ -152,7 +152,7 @@ def test_the_layouts_of_wheels(
 ) -> None:
     (tmp_path / layout).mkdir(parents=True)
     (tmp_path / layout / name).touch()
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
     assert next(nvrtc._candidates()) == f"{tmp_path}/{layout}/{name}"
 
 
@@ -160,5 +160,5 @@ def test_a_toolkit_is_found_by_its_setting(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "lib64").mkdir()
     (tmp_path / "lib64" / "libnvrtc.so.12").touch()
     monkeypatch.setattr(sys, "path", [])
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    assert next(nvrtc._candidates()) == f"{tmp_path}/lib64/libnvrtc.so.12"
+    with config.scope(cuda_home=tmp_path):
+        assert next(nvrtc._candidates()) == f"{tmp_path}/lib64/libnvrtc.so.12"

@@ -174,6 +174,17 @@ void bind_limits(nb::module_& m) {
       "Drops the calling thread's idle executors; returns how many.");
 }
 
+// The C++ library of this module, against which that of a user's compiler is compared.
+void bind_facts(nb::module_& m) {
+#if defined(_LIBCPP_VERSION)
+  m.attr("CXX_LIBRARY") = "libc++";
+#elif defined(__GLIBCXX__)
+  m.attr("CXX_LIBRARY") = _GLIBCXX_USE_CXX11_ABI ? "libstdc++, C++11 strings" : "libstdc++";
+#else
+  m.attr("CXX_LIBRARY") = "";
+#endif
+}
+
 // What the frontend's settings change in the native path.
 void bind_switches(nb::module_& m) {
   m.def(
@@ -241,6 +252,7 @@ NB_MODULE(_core, m) {
   bind_streams(m);
   bind_limits(m);
   bind_threads(m);
+  bind_facts(m);
   m.def(
       "foreign_array",
       [](nb::handle o) {

@@ -21,6 +21,7 @@ from opkiln.runtime.key import KeyParts, sha256
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from opkiln.runtime.errors import Probe
     from opkiln.runtime.jit.flags import DeviceFlags
     from opkiln.runtime.jit.nvrtc import Nvrtc
     from opkiln.runtime.jit.store import Layer
@@ -61,7 +62,7 @@ class Loaded(NamedTuple):
 # ---- the compiler in use ----
 
 _guard = _thread.allocate_lock()
-_known: dict[tuple[tuple[Layer, ...], str | None, str | None], Compiler] = {}  # CXX, PATH
+_known: dict[tuple[tuple[Layer, ...], str | None, str | None, str | None], Compiler] = {}
 
 
 def _after_fork() -> None:
@@ -96,12 +97,12 @@ def compiler() -> Compiler:
 def _compilers() -> list[Compiler]:
     """The compiler in use or, if none is left, all that once filled the cache on this machine."""
     layers = tuple(store.layers())
-    slot = (layers, config.cxx, os.environ.get("PATH"))
+    slot = (layers, config.cxx, os.environ.get("PATH"), os.environ.get("CONDA_PREFIX"))
     found = _known.get(slot)
     if found is not None:
         return [found]
     with _guard:
-        tried: list[str] = []
+        tried: list[Probe] = []
         found = _known.get(slot) or _identify(layers, tried)
         if found is not None:
             _known[slot] = found
@@ -112,10 +113,10 @@ def _compilers() -> list[Compiler]:
     return left
 
 
-def _identify(layers: Sequence[Layer], tried: list[str]) -> Compiler | None:
+def _identify(layers: Sequence[Layer], tried: list[Probe]) -> Compiler | None:
     for request in toolchain.requests():
         if not request.program:
-            tried.append(f"{' '.join(request.words) or '(empty)'}: not found on PATH")
+            tried.append(toolchain.lost(request, "not found"))
             continue
         for layer in layers:
             known = toolchain.stored(layer, request)
@@ -124,7 +125,7 @@ def _identify(layers: Sequence[Layer], tried: list[str]) -> Compiler | None:
         try:
             return _probe(request)
         except ToolchainNotFound as error:
-            tried.append(str(error))
+            tried.append(toolchain.lost(request, str(error)))
     return None
 
 
@@ -139,8 +140,8 @@ def _probe(request: Request) -> Compiler:
         return toolchain.stored(layer, request) or toolchain.probe(folder, request)
 
 
-def _not_found(tried: list[str]) -> ToolchainNotFound:
-    lines = "".join(f"\n  tried {_short(line, 500)}" for line in tried)
+def _not_found(tried: list[Probe]) -> ToolchainNotFound:
+    lines = "".join(f"\n  tried {_short(str(probe), 500)}" for probe in tried)
     setting = "OPKILN_CXX or CXX" if config.cxx is not None else "PATH"
     path = _short(os.environ.get("PATH", ""), 200)
     fix = toolchain.HOW_TO_INSTALL
@@ -148,7 +149,7 @@ def _not_found(tried: list[str]) -> ToolchainNotFound:
     if other is not None:
         fix = f"unset {setting}, since there is {_short(other, 200)}; or {fix}"
     return ToolchainNotFound(
-        f"no working C++ compiler (from {setting}, PATH={path!r}){lines}", fix=fix
+        f"no working C++ compiler (from {setting}, PATH={path!r}){lines}", fix=fix, probes=tried
     )
 
 

@@ -20,7 +20,7 @@ from opkiln.runtime.errors import (
     ToolchainNotFound,
     warn,
 )
-from opkiln.runtime.jit import evict, spawn, store
+from opkiln.runtime.jit import evict, report, spawn, store
 from opkiln.runtime.jit.claims import Claims
 from opkiln.runtime.jit.descriptors import WRITE, open_file, open_pipe
 from opkiln.runtime.jit.flags import DeviceFlags, Flags
@@ -29,12 +29,11 @@ from opkiln.runtime.jit.lock import ProcessLock
 from opkiln.runtime.jit.toolchain import Compiler
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
     from io import FileIO
 
     from opkiln.runtime.jit.load import Opened, Order
 
-_SHOWN_LINES = 50
 _SHOWN_BYTES = 64 * 1024
 _KEPT_FAILURES = 32  # per directory; those older than a day go in any case
 
@@ -219,12 +218,6 @@ def run_logged(command: list[str], log: str, deadline: float) -> int:
 # ---- reports ----
 
 
-def _shell(command: Sequence[str]) -> str:
-    import shlex
-
-    return shlex.join(command)
-
-
 def _head(log: str, limit: int = _SHOWN_BYTES) -> bytes:
     try:
         with open(log, "rb") as file:
@@ -235,19 +228,8 @@ def _head(log: str, limit: int = _SHOWN_BYTES) -> bytes:
 
 def read_log(commands: list[list[str]], log: str) -> bytes:
     """The commands and the start of what they said."""
-    lines = [os.fsencode(_shell(command)) + b"\n" for command in commands]
+    lines = [os.fsencode(report.shell(command)) + b"\n" for command in commands]
     return b"".join(lines) + _head(log)
-
-
-def _first_lines(text: str) -> str:
-    """The lines from the first error on, at most 50 of at most 500 characters."""
-    lines = text.splitlines()
-    start = next((i for i, line in enumerate(lines) if "error" in line.lower()), 0)
-    start = max(start - 1, 0)  # "In function ...:" stands above
-    shown = [line[:500] for line in lines[start : start + _SHOWN_LINES]]
-    if len(lines) > start + _SHOWN_LINES:
-        shown.append("... (more in the log)")
-    return "\n".join(f"    {line}" for line in shown)
 
 
 def _keep(private: str) -> str:
@@ -278,14 +260,14 @@ def failure(commands: list[list[str]], log: str, code: int) -> CompileFailed:
     if "No space left on device" in output:
         raise OSError(errno.ENOSPC, "No space left on device", log)
     _check_room(os.path.dirname(log))
-    command = "\n  ".join(_shell(c) for c in commands)
+    command = "\n  ".join(report.shell(c) for c in commands)
     kept = _keep(os.path.dirname(log))
     from pathlib import Path
 
     path = f"{kept}/{os.path.basename(log)}"
     return CompileFailed(
         f"the compiler refused the generated text (exit code {code})\n"
-        f"  command: {command}\n  log: {path}\n{_first_lines(output)}",
+        f"  command: {command}\n  log: {path}\n{report.shown(output)}",
         fix="this is a bug of opkiln unless flags or the compiler are unusual; please report it",
         command=command,
         exit_code=code,
@@ -302,14 +284,14 @@ def _source_in(folder: str) -> str:
 
 def _timeout(commands: list[list[str]], log: str) -> CompileTimeout:
     output = _head(log).decode("utf-8", "replace")
-    command = "\n  ".join(_shell(c) for c in commands)
+    command = "\n  ".join(report.shell(c) for c in commands)
     kept = _keep(os.path.dirname(log))
     from pathlib import Path
 
     path = f"{kept}/{os.path.basename(log)}"
     return CompileTimeout(
         f"the compiler ran longer than {config.compile_timeout:g} s and was stopped\n"
-        f"  command: {command}\n  log: {path}\n{_first_lines(output)}",
+        f"  command: {command}\n  log: {path}\n{report.shown(output)}",
         fix="raise OPKILN_COMPILE_TIMEOUT, or look why the compiler hangs",
         command=command,
         output=output,

@@ -107,21 +107,59 @@ def is_noexec(error: BaseException) -> bool:
 def _explain(path: str, reason: str) -> LoadFailed:
     for said_already in (f"cannot load {path}: ", f"{path}: "):
         reason = reason.removeprefix(said_already)
-    fix = "remove the file; it will be built again"
+    return LoadFailed(f"cannot load {path!r}: {reason}", fix=_how_to_load(path, reason))
+
+
+def _how_to_load(path: str, reason: str) -> str:
+    """What to do about the system's reason."""
+    symbol = reason.partition("undefined symbol: ")[2].split(" ")[0].split(",")[0]
     if "failed to map segment" in reason or "Operation not permitted" in reason:
-        fix = (
+        return (
             f"the disk of {os.path.dirname(path)} seems to be mounted noexec: "
             "set OPKILN_CACHE_DIR to a directory on one that allows programs"
         )
-    elif any(t in reason for t in ("wrong ELF class", "invalid ELF header", "file too short")):
-        fix = "the file is damaged or made for another machine: remove it"
-    elif "undefined symbol" in reason:
-        fix = "the text calls a function that this process does not provide"
-    elif "version `" in reason:
-        fix = (
-            "the compiler is newer than the C++ library of this process: set OPKILN_CXX to an "
-            "older compiler, or install a newer libstdc++ in this environment"
+    if any(t in reason for t in ("wrong ELF class", "invalid ELF header", "file too short")):
+        return f"the file is damaged or made for another machine ({_machine(path)}): remove it"
+    if "cxx11" in symbol:
+        return (
+            f"{symbol} is of the strings of the C++11 ABI, which a library here lacks: build both "
+            'with the same -D_GLIBCXX_USE_CXX11_ABI (0 or 1), or keep to extern "C"'
         )
-    elif "cannot open shared object" in reason and os.path.exists(path):
-        fix = "a library that it depends on is missing: add its directory to LD_LIBRARY_PATH"
-    return LoadFailed(f"cannot load {path!r}: {reason}", fix=fix)
+    if re.fullmatch(r"cu[A-Z]\w+", symbol):
+        return (
+            f"the driver is older than the CUDA toolkit of the build and lacks {symbol}: install a "
+            "newer NVIDIA driver, or build with an older toolkit (OPKILN_CUDA_HOME)"
+        )
+    if symbol:
+        return (
+            f"nothing in this process provides {symbol}: link the library that has it, or define it"
+        )
+    if "version `" in reason:
+        return (
+            "the compiler is newer than the C++ library of this process: set OPKILN_CXX to an "
+            "older compiler, install a newer libstdc++ in this environment, or link with "
+            "-static-libstdc++"
+        )
+    if "cannot open shared object" in reason and os.path.exists(path):
+        missing = reason.split(":", maxsplit=1)[0]
+        return (
+            f"{missing}, which it depends on, is missing: install it, or name its directory "
+            "in the link options (-Wl,-rpath,DIR) or in LD_LIBRARY_PATH"
+        )
+    return "remove the file; it will be built again"
+
+
+_MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 190: "CUDA", 243: "riscv"}
+
+
+def _machine(path: str) -> str:
+    """For what machine a file is made, as far as its first bytes tell."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(20)
+    except OSError:
+        return "it cannot be read"
+    if head[:4] != b"\x7fELF" or len(head) < 20:
+        return "it is no ELF file"
+    number = int.from_bytes(head[18:20], "big" if head[5] == 2 else "little")
+    return f"{_MACHINES.get(number, f'machine {number}')}, {32 * head[4]} bits"

@@ -10,13 +10,12 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import ConfigError, ToolchainNotFound
-from opkiln.runtime.jit import Loaded, obtain, store
+from opkiln.runtime.jit import Loaded, device, obtain, store, wheels
 from opkiln.runtime.jit.flags import DeviceFlags
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 HOW_TO_INSTALL = "pip install 'opkiln[cuda]' (the wheel nvidia-cuda-nvrtc), or a CUDA toolkit"
 _MAJORS = (13, 12)
-_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 
 
 class Nvrtc(NamedTuple):
@@ -54,13 +52,11 @@ class Nvrtc(NamedTuple):
 
 def _folders() -> Iterator[str]:
     """Where the library may lie: wheels first, which match the Python that runs, then toolkits."""
-    for base in sys.path:
-        for layout in (*(f"cu{major}" for major in _MAJORS), "cuda_nvrtc"):
-            yield f"{base}/nvidia/{layout}/lib"
-    toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")]
+    for folder in (*wheels.consolidated(), *wheels.split("cuda_nvrtc")):
+        yield f"{folder}/lib"
     nvcc = store.find_program("nvcc")
-    toolkits.append(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))) if nvcc else None)
-    for toolkit in (*filter(None, toolkits), "/usr/local/cuda"):
+    beside = os.path.dirname(os.path.dirname(os.path.realpath(nvcc))) if nvcc else None
+    for toolkit in (*filter(None, (config.cuda_home, beside)), "/usr/local/cuda"):
         yield f"{toolkit}/lib64"
         yield f"{toolkit}/lib"
 
@@ -117,23 +113,15 @@ def _architectures(library: ctypes.CDLL) -> list[int]:
     return list(numbers)
 
 
-@cache
 def _device_arch() -> str:
     """The architecture of the first GPU."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        driver = None
-    device, numbers = ctypes.c_int(), [ctypes.c_int(), ctypes.c_int()]
-    if driver is None or driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+    found = device.devices()
+    if not found.archs:
         raise ConfigError(
-            "GPU architecture: none is named and there is no CUDA device to ask",
+            f"GPU architecture: none is named and there is no CUDA device to ask: {found.why}",
             fix="name one (arch=), or set OPKILN_CUDA_ARCH, for example to sm_90",
         )
-    attributes = (_CAPABILITY_MAJOR, _CAPABILITY_MINOR)
-    for number, attribute in zip(numbers, attributes, strict=True):
-        driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
-    return f"sm_{numbers[0].value}{numbers[1].value}"
+    return found.archs[0]
 
 
 # ---- the door ----

@@ -14,7 +14,7 @@ import select
 import signal
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opkiln.runtime.jit.descriptors import owned
 
@@ -191,3 +191,39 @@ def run(command: Sequence[str], *, stdout: int, stderr: int, deadline: float) ->
     with Job() as job:
         job.start(command, stdin=None, stdout=stdout, stderr=stderr)
         return job.wait(deadline)[0]
+
+
+class Said(NamedTuple):
+    """What one child wrote, decoded leniently, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+def ask(commands: Sequence[Sequence[str]], deadline: float) -> list[Said]:
+    """Run commands side by side and read what they say, at most 1 MiB each; raise OutOfTime."""
+    with contextlib.ExitStack() as stack, Job() as job:
+        files = [
+            (stack.enter_context(_scratch()), stack.enter_context(_scratch())) for _ in commands
+        ]
+        for command, (out, err) in zip(commands, files, strict=True):
+            job.start(command, stdin=None, stdout=out.fileno(), stderr=err.fileno())
+        codes = job.wait(deadline)
+        return [
+            Said(code, _content(out), _content(err))
+            for code, (out, err) in zip(codes, files, strict=True)
+        ]
+
+
+def _scratch() -> Any:
+    with contextlib.suppress(OSError, AttributeError):
+        return owned(os.memfd_create, "opkiln")
+    import tempfile
+
+    return tempfile.TemporaryFile()
+
+
+def _content(file: Any) -> str:
+    file.seek(0)
+    return str(file.read(2**20).decode("utf-8", "replace"))

@@ -12,13 +12,13 @@ import os
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from opkiln.runtime.config import config
-from opkiln.runtime.errors import CompileTimeout, ToolchainNotFound
+from opkiln.runtime.errors import CompileTimeout, Probe, ToolchainNotFound
 from opkiln.runtime.jit import flags as flag_groups
 from opkiln.runtime.jit import store
-from opkiln.runtime.jit.descriptors import READ, open_file, owned
+from opkiln.runtime.jit.descriptors import READ, open_file
 from opkiln.runtime.jit.record import Record, render
 from opkiln.runtime.key import KeyParts, sha256
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opkiln.runtime.jit.flags import Flags
     from opkiln.runtime.jit.store import Layer
 
-_SCHEMA = "compiler-1"
+_SCHEMA = "compiler-2"
 _DEFAULTS = ("c++", "g++", "clang++")
 _ARCH = (("-march=native",), ("-mcpu=native",), ())
 _ARCH_OF_USER = ("-march=", "-mcpu=")  # a baseline in the CXX setting is taken as it is
@@ -48,6 +48,10 @@ _SYSTEM_NAMES = {
     "pclmul": "pclmulqdq",
     "sha": "shani",
 }
+_LIBRARY_MACROS = (
+    *("__GLIBCXX__", "_GLIBCXX_USE_CXX11_ABI", "_LIBCPP_VERSION", "_LIBCPP_ABI_VERSION"),
+    *("__GXX_ABI_VERSION", "_MSC_VER"),
+)
 HOW_TO_INSTALL = (
     "install a C++ compiler (Debian: apt install g++; Fedora: dnf install gcc-c++; conda: conda "
     "install gxx; macOS: xcode-select --install) or set OPKILN_CXX to one"
@@ -76,6 +80,7 @@ class Compiler(NamedTuple):
     clang: bool
     # The driver's own commands with {in} and {out}: cc1plus, as, ld. Empty: use the driver.
     direct: tuple[tuple[str, ...], ...]
+    library: tuple[str, ...] = ()  # what tells one C++ library from another, as "macro=value"
 
     def parts(self) -> list[tuple[str, str | tuple[str, ...]]]:
         """Key parts: what the compiler is, not where it lies."""
@@ -86,6 +91,12 @@ class Compiler(NamedTuple):
             ("compiler.flags", self.flags),
             ("compiler.arch", self.arch),
         ]
+
+    @property
+    def program(self) -> str:
+        """The compiler itself, for tools that call it: without launcher and flags."""
+        words = self.words[: len(self.words) - len(self.flags)]
+        return (store.find_program(words[-1]) or words[-1]) if words else ""
 
     def driver(self, flags: Flags, source: str, output: str) -> list[str]:
         """The one-shot command from text to shared library."""
@@ -144,8 +155,29 @@ def _resolve(words: tuple[str, ...]) -> Request:
 def requests() -> Iterator[Request]:
     """The compilers to try, best first; those not on this machine have an empty program."""
     setting = config.cxx
-    for words in [_split(setting)] if setting is not None else [(name,) for name in _DEFAULTS]:
+    every = [_split(setting)] if setting is not None else [(n,) for n in (*_conda(), *_DEFAULTS)]
+    for words in every:
         yield _resolve(words)
+
+
+def _conda() -> list[str]:
+    """The compiler of an active conda environment, which goes with its C++ library."""
+    prefix = os.environ.get("CONDA_PREFIX", "")
+    if not prefix or not hasattr(os, "uname"):
+        return []
+    path = f"{prefix}/bin/{os.uname().machine}-conda-linux-gnu-g++"
+    return [path] if store.find_program(path) else []
+
+
+def source() -> str:
+    """Who names the compilers to try."""
+    variable = next((v for v in ("OPKILN_CXX", "CXX") if os.environ.get(v, "").strip()), "")
+    return (variable or "config.cxx") if config.cxx is not None else "PATH"
+
+
+def lost(request: Request, why: str) -> Probe:
+    """The record of a compiler that cannot be used."""
+    return Probe("C++", source(), " ".join(request.words) or "(empty)", won=False, why=why)
 
 
 def default_program() -> str | None:
@@ -156,7 +188,8 @@ def default_program() -> str | None:
 # ---- where the answer is kept ----
 
 
-def _stamp(path: str) -> list[str]:
+def stamp(path: str) -> list[str]:
+    """What tells one state of a program's file from another."""
     try:
         real = os.path.realpath(path)
         s = os.stat(real)
@@ -193,8 +226,8 @@ def _asked(request: Request) -> dict[str, list[str]]:
     """What decides the answer, besides the CPU."""
     return {
         "words": list(request.words),
-        "program": _stamp(request.program),
-        "compiler": _stamp(request.compiler),
+        "program": stamp(request.program),
+        "compiler": stamp(request.compiler),
         "environment": [f"{name}={os.environ.get(name, '')}" for name in _TOOL_ENV],
     }
 
@@ -213,7 +246,7 @@ def _from_record(record: Record, words: tuple[str, ...], *, copied: bool) -> Com
     if record.text("schema") != _SCHEMA:
         return None
     inner = record.texts("inner")
-    if inner and words and not _same_file(_stamp(inner[0]), inner, copied=copied):
+    if inner and words and not _same_file(stamp(inner[0]), inner, copied=copied):
         return None  # the driver is the same file, but the compiler that it starts is not
     return Compiler(
         words,
@@ -225,19 +258,26 @@ def _from_record(record: Record, words: tuple[str, ...], *, copied: bool) -> Com
         tuple(record.texts("flags")),
         record.number("clang") == 1,
         tuple(tuple(record.texts(step)) for step in ("cc1plus", "as", "ld") if record.texts(step)),
+        tuple(record.texts("library")),
     )
+
+
+def read_answer(layer: Layer, name: str) -> Record | None:
+    """One kept answer of a tool, if its directory can be trusted; OSError, ValueError if not."""
+    folder = f"{layer.base}/{store.COMPILERS}"
+    if store.distrust(os.lstat(folder), directory=True, any_owner=layer.lower):
+        return None
+    return Record(store.read_owned(f"{folder}/{name}", any_owner=layer.lower))
 
 
 def _read_record(
     layer: Layer, name: str, words: tuple[str, ...], asked: dict[str, list[str]] | None = None
 ) -> Compiler | None:
     """Read one answer; with `asked`, only if it was to that question."""
-    folder = f"{layer.base}/{store.COMPILERS}"
     try:
-        if store.distrust(os.lstat(folder), directory=True, any_owner=layer.lower):
+        record = read_answer(layer, name)
+        if record is None:
             return None
-        data = store.read_owned(f"{folder}/{name}", any_owner=layer.lower)
-        record = Record(data)
         if asked is not None and not _answers(record, asked):
             return None
         return _from_record(record, words, copied=layer.lower)
@@ -252,7 +292,7 @@ def stored(layer: Layer, request: Request) -> Compiler | None:
     if found is not None or not layer.lower:
         return found
     asked = _asked(request)
-    for name in _record_names(layer, cpu):
+    for name in answers(layer, cpu):
         found = _read_record(layer, name, request.words, asked)
         # What -march=native stands for holds for one CPU, a stated baseline for all that have it.
         if found and (name.startswith(cpu) or (not found.arch and _runs_here(found.features))):
@@ -270,13 +310,13 @@ def _answers(record: Record, asked: dict[str, list[str]]) -> bool:
     )
 
 
-def _record_names(layer: Layer, cpu: str) -> list[str]:
-    """The files of all answers: those for this CPU first, then the newest first."""
+def answers(layer: Layer, first: str) -> list[str]:
+    """The files of all answers: those whose names begin with `first`, then the newest first."""
     found: list[tuple[bool, int, str]] = []
     folder = f"{layer.base}/{store.COMPILERS}"
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         found += [
-            (e.name.startswith(cpu), e.stat().st_mtime_ns, e.name)
+            (e.name.startswith(first), e.stat().st_mtime_ns, e.name)
             for e in entries
             if e.name.endswith(".json")
         ]
@@ -290,7 +330,7 @@ def stored_without_compiler(layer: Layer) -> Iterator[Compiler]:
     image was made on another machine.
     """
     cpu = _cpu()
-    for name in _record_names(layer, cpu):
+    for name in answers(layer, cpu):
         compiler = _read_record(layer, name, ())
         if compiler and (name.startswith(cpu) or _runs_here(compiler.features)):
             yield compiler
@@ -306,13 +346,13 @@ def probe(folder: str, request: Request) -> Compiler:
     said = ""
     stated = any(word.startswith(_ARCH_OF_USER) for word in request.words)
     for arch in ((),) if stated else _ARCH:
-        macros, version_text, steps_text, code = _ask(request, arch)
-        said = said or f"exit {code}: {' '.join(version_text.split())[-300:]}"
-        if code in (0, spawn.UNKNOWN) and "#define __VERSION__" in macros:
+        answers = _ask(request, arch)
+        said = said or f"exit {answers.code}: {' '.join(answers.version.split())[-300:]}"
+        if answers.code in (0, spawn.UNKNOWN) and "#define __VERSION__" in answers.macros:
             break
     else:
-        raise ToolchainNotFound(f"{' '.join(request.words)}: not a working C++ compiler ({said})")
-    compiler, inner = _describe(request, arch, macros, version_text, steps_text)
+        raise ToolchainNotFound(f"not a working C++ compiler ({said})")
+    compiler, inner = _describe(request, arch, answers)
     fields: dict[str, str | int | list[str]] = {
         "schema": _SCHEMA,
         **_asked(request),
@@ -323,6 +363,7 @@ def probe(folder: str, request: Request) -> Compiler:
         "arch": list(compiler.arch),
         "flags": list(compiler.flags),
         "clang": int(compiler.clang),
+        "library": list(compiler.library),
         "inner": inner,
     }
     for step, command in zip(("cc1plus", "as", "ld"), compiler.direct, strict=False):
@@ -331,74 +372,73 @@ def probe(folder: str, request: Request) -> Compiler:
     return compiler
 
 
-def _ask(request: Request, arch: tuple[str, ...]) -> tuple[str, str, str, int]:
-    """Run the two questions side by side; return macros, version text, the driver's steps, code."""
+class _Answers(NamedTuple):
+    """What a compiler said of itself."""
+
+    macros: str
+    version: str
+    steps: str  # of the driver, '' if it does not tell
+    library: str  # the macros of the C++ library
+    code: int
+
+
+def _ask(request: Request, arch: tuple[str, ...]) -> _Answers:
+    """Run the questions side by side."""
     from opkiln.runtime.jit import spawn
 
     words = [*request.words, *arch]
     link = [*flag_groups.LINK, *flag_groups.GCC_LINK, "-fPIC", "-o", "/dev/null/out"]
-    deadline = time.monotonic() + config.compile_timeout
-    with contextlib.ExitStack() as stack, spawn.Job() as job:
-        files = [stack.enter_context(_scratch()) for _ in range(4)]
-        tail = ["-x", "c++", "/dev/null"]
-        job.start(
-            [*words, "-v", "-E", "-dM", *tail],
-            stdin=None,
-            stdout=files[0].fileno(),
-            stderr=files[1].fileno(),
-        )
-        job.start(
-            [*words, "-###", *link, *tail],
-            stdin=None,
-            stdout=files[2].fileno(),
-            stderr=files[3].fileno(),
-        )
-        try:
-            codes = job.wait(deadline)
-        except spawn.OutOfTime:
-            raise CompileTimeout(
-                f"{' '.join(words)}: did not say its version in {config.compile_timeout:g} s",
-                fix="check the compiler that OPKILN_CXX names, or raise OPKILN_COMPILE_TIMEOUT",
-                command=" ".join(words),
-            ) from None
-        texts = [_content(file) for file in files]
-    return texts[0], texts[1], texts[3] if codes[1] in (0, spawn.UNKNOWN) else "", codes[0]
+    tail = ["-x", "c++", "/dev/null"]
+    questions = [
+        [*words, "-v", "-E", "-dM", *tail],
+        [*words, "-###", *link, *tail],
+        [*words, "-E", "-dM", "-include", "cstddef", *tail],
+    ]
+    try:
+        said = spawn.ask(questions, time.monotonic() + config.compile_timeout)
+    except spawn.OutOfTime:
+        raise CompileTimeout(
+            f"{' '.join(words)}: did not say its version in {config.compile_timeout:g} s",
+            fix="check the compiler that OPKILN_CXX names, or raise OPKILN_COMPILE_TIMEOUT",
+            command=" ".join(words),
+            stage="find",
+        ) from None
+    except spawn.NotStarted as error:
+        raise ToolchainNotFound(f"could not be started: {error}") from None
+    steps = said[1].err if said[1].code in (0, spawn.UNKNOWN) else ""
+    return _Answers(said[0].out, said[0].err, steps, said[2].out, said[0].code)
 
 
-def _scratch() -> Any:
-    with contextlib.suppress(OSError, AttributeError):
-        return owned(os.memfd_create, "opkiln")
-    import tempfile
-
-    return tempfile.TemporaryFile()
-
-
-def _content(file: Any) -> str:
-    file.seek(0)
-    return str(file.read(2**20).decode("utf-8", "replace"))
+def _defines(macros: str) -> dict[str, str]:
+    lines = sorted(line for line in macros.splitlines() if line.startswith("#define "))
+    return {line.split(" ", 2)[1]: line for line in lines}
 
 
 def _describe(
-    request: Request, arch: tuple[str, ...], macros: str, version_text: str, steps_text: str
+    request: Request, arch: tuple[str, ...], answers: _Answers
 ) -> tuple[Compiler, list[str]]:
-    defines = sorted(line for line in macros.splitlines() if line.startswith("#define "))
-    named = {line.split(" ", 2)[1]: line.split(" ", 2)[-1] for line in defines}
+    named = _defines(answers.macros)
+    defines, version_text = named.values(), answers.version
     clang = "__clang__" in named
     target = _first(r"^Target: (\S+)", version_text) or sys.platform
     version = _first(r"^(.*\bversion \S.*)$", version_text).strip()
-    version = version or named["__VERSION__"].strip('"')
-    steps = _parse_steps(steps_text)
+    version = version or named["__VERSION__"].split(" ", 2)[-1].strip('"')
+    steps = _parse_steps(answers.steps)
     cc1plus = steps[0] if steps else ("",)
     inner_flags = [t for t in cc1plus if t.startswith(("-m", "--param", "l1-", "l2-"))]
     digest = sha256("\n".join([*defines, version, target, *inner_flags]).encode())
     elf = _is_program(request.program)
     direct = steps if len(steps) == 3 and elf and not request.launched and not clang else ()
-    inner = _stamp(cc1plus[0]) if os.path.isabs(cc1plus[0]) else []
+    inner = stamp(cc1plus[0]) if os.path.isabs(cc1plus[0]) else []
     leading = next((i for i, w in enumerate(request.words) if w.startswith("-")), None)
     flags = request.words[leading:] if leading is not None else ()
     features = tuple(sorted(name for name in named if re.fullmatch(_FEATURE, name)))
+    said = _defines(answers.library)
+    library = tuple(
+        f"{name}={said[name].split(' ', 2)[-1]}" for name in _LIBRARY_MACROS if name in said
+    )
     compiler = Compiler(
-        request.words, target, version, digest, features, arch, flags, clang, direct
+        request.words, target, version, digest, features, arch, flags, clang, direct, library
     )
     return compiler, inner
 
