@@ -2,6 +2,7 @@
 
 import ctypes
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,9 +129,13 @@ def test_F065_each_option_changes_the_key_and_the_place_of_the_compiler_does_not
     ]
     parts = [cpp.parts(CompileOptions.of(**one)) for one in given]
     assert len({repr(p) for p in parts}) == len(given)
-    moved = CppBackend(cpp.compiler._replace(words=("/elsewhere/c++",)))
+
+    def called(*words: str) -> CppBackend:
+        return CppBackend(replace(cpp.toolchain, compiler=cpp.compiler._replace(words=words)))
+
+    moved = called("/elsewhere/c++")
     assert [moved.parts(CompileOptions.of(**one)) for one in given] == parts
-    gone = CppBackend(cpp.compiler._replace(words=()))
+    gone = called()
     assert gone.parts(CompileOptions()) == parts[0]  # what is in the cache is still found
     with pytest.raises(errors.ToolchainNotFound, match="is gone"):
         gone.compile_command("a.cpp", "a.o", "a.d", CompileOptions())

@@ -1,7 +1,8 @@
 """Compilers of the user's own sources: where they lie, who they are, how they are called.
 
 `jit.toolchain` says who the C++ compiler is; here follow what C++ and CUDA sources need besides:
-options in one form, the CUDA toolkit, its GPU architectures, commands and typed failures.
+options in one form, the CUDA toolkit, its GPU architectures, commands and typed failures. What
+concerns CUDA is imported by its module: C++ sources never touch it.
 """
 
 from opkiln.runtime.toolchains.backend import CompilerBackend

@@ -47,6 +47,10 @@ class CompilerBackend(ABC):
         """Whether a source of this name is for this backend."""
         return os.path.splitext(source)[1].lower() in self.suffixes
 
+    def owns(self, header: str) -> bool:
+        """Whether a header of a depfile belongs to the compiler, whose identity covers it."""
+        return False
+
     def failure(
         self, stage: str, command: Sequence[str] | str, code: int, output: str, log: str
     ) -> CompileFailed:
@@ -59,6 +63,7 @@ class CompilerBackend(ABC):
             f"  command: {text}\n  log: {log}\n{report.shown(output)}",
             fix="mend the first error above; the log has the whole output",
             command=text,
+            stage=stage,
             exit_code=code,
             output=output,
             log_path=Path(log),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from opkiln.runtime import jit
-from opkiln.runtime.errors import ArgumentError, ToolchainNotFound
+from opkiln.runtime.config import config
+from opkiln.runtime.errors import ArgumentError, Probe, ToolchainNotFound
+from opkiln.runtime.jit import toolchain
 from opkiln.runtime.jit.toolchain import HOW_TO_INSTALL
+from opkiln.runtime.toolchains import abi
 from opkiln.runtime.toolchains.backend import CompilerBackend, Parts, refuse
 from opkiln.runtime.toolchains.options import CompileOptions, standard
 from opkiln.runtime.toolchains.tokens import of_driver
@@ -25,17 +29,55 @@ _ARCH = ("-m", "/arch:")  # how a flag begins that lets the code use more of the
 
 
 @dataclass(frozen=True, slots=True)
+class CppToolchain:
+    """The C++ compiler in use, and how it was found."""
+
+    compiler: Compiler
+    probes: tuple[Probe, ...]
+
+    def abi(self, options: CompileOptions) -> abi.Abi:
+        """The facts of the C++ library that sources with these options use."""
+        std = standard(options, options.cflags)
+        return abi.of_compiler(self.compiler, options.cflags, std[0][5:] if std else "")
+
+
+def find_cpp(cxx: str | None = None) -> CppToolchain:
+    """The compiler that an argument names, else OPKILN_CXX, CXX, conda's, the first on PATH.
+
+    It is asked once per machine, then read from the cache. Raises ToolchainNotFound, which lists
+    every place and why it lost.
+    """
+    with config.scope(cxx=cxx) if cxx is not None else contextlib.nullcontext():
+        compiler = jit.compiler()
+        source = "argument" if cxx is not None else toolchain.source()
+        probes: list[Probe] = []
+        for request in toolchain.requests():
+            if request.words == compiler.words:
+                break
+            why = "does not work" if request.program else "not found"
+            probes.append(toolchain.lost(request, why))
+    place = " ".join(compiler.words) or "(gone)"
+    said = f"{compiler.version}, {compiler.target}"
+    return CppToolchain(compiler, (*probes, Probe("C++", source, place, won=True, why=said)))
+
+
+@dataclass(frozen=True, slots=True)
 class CppBackend(CompilerBackend):
     """GCC or Clang; on Windows clang-cl, untested."""
 
     suffixes = (".cpp", ".cc", ".cxx", ".c++")
     platform_name = "C++"
-    compiler: Compiler
+    toolchain: CppToolchain
 
     @classmethod
-    def find(cls) -> CppBackend:
-        """The backend of the compiler in use; asked once per machine, then read from the cache."""
-        return cls(jit.compiler())
+    def find(cls, cxx: str | None = None) -> CppBackend:
+        """The backend of the compiler in use, see `find_cpp`."""
+        return cls(find_cpp(cxx))
+
+    @property
+    def compiler(self) -> Compiler:
+        """Who the compiler is."""
+        return self.toolchain.compiler
 
     def compile_command(
         self, source: str, obj: str, depfile: str, options: CompileOptions
@@ -46,11 +88,11 @@ class CppBackend(CompilerBackend):
         if sys.platform == "win32":  # untested
             std = tuple(flag.replace("-std=", "/std:") for flag in std)
             paths = [f"/I{path}" for path in options.include_paths]
-            deps = ["/clang:-MMD", f"/clang:-MF{depfile}"]
+            deps = ["/clang:-MD", f"/clang:-MF{depfile}"]
             words = ["/nologo", "/O2", "/EHsc", *std, *paths, *options.cflags, *deps]
             return [*self._words(), *words, "/c", source, f"/Fo{obj}"]
         paths = [word for path in options.include_paths for word in ("-I", path)]
-        deps = ["-MMD", "-MF", depfile]
+        deps = ["-MD", "-MF", depfile]
         words = [*_COMPILE, *std, *paths, *options.cflags, *deps]
         return [*self._words(), *words, "-c", source, "-o", obj]
 
@@ -59,6 +101,7 @@ class CppBackend(CompilerBackend):
     ) -> list[str]:
         """See the base class."""
         self._check(options)
+        abi.compare(self.toolchain.abi(options))
         words = [word for word in self._words() if word not in _FAST_MATH]
         told = of_driver(options.ldflags)
         if sys.platform == "win32":  # untested
@@ -76,6 +119,7 @@ class CppBackend(CompilerBackend):
             ("cpp.flags", (*_COMPILE, *standard(options, options.cflags), *options.cflags)),
             ("cpp.include_paths", options.include_paths),
             ("cpp.link", tuple(of_driver(options.ldflags))),
+            ("cpp.library", self.compiler.library),
         ]
 
     def features(self, options: CompileOptions) -> tuple[str, ...]:

@@ -73,3 +73,20 @@ def _next(rest: Iterator[str], option: str) -> str:
 def of_driver(found: Iterable[Token]) -> list[str]:
     """The words for GCC or Clang; -Xlinker and not -Wl, because a token may hold a comma."""
     return [word for text, linker in found for word in (("-Xlinker", text) if linker else (text,))]
+
+
+def of_nvcc(found: Iterable[Token]) -> list[str]:
+    """The words for nvcc, which reads -L, -l and files itself and hands on what it is told to.
+
+    It splits at commas and pastes what it hands on into a shell, so some tokens cannot be said.
+    """
+    words: list[str] = []
+    for text, linker in found:
+        if any(mark in text for mark in ", \t'\"$`\\"):
+            raise ArgumentError(
+                f"extra_ldflags: nvcc, which links device code here, cannot hand on {text!r}",
+                fix="use paths without blanks, commas, quotes, dollars and backslashes",
+            )
+        own = not text.startswith("-") or text.startswith(("-L", "-l"))
+        words += ["-Xlinker", text] if linker else [text] if own else ["-Xcompiler", text]
+    return words
