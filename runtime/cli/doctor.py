@@ -21,6 +21,7 @@ problem says how to mend it."""
 EXAMPLES = """\
   opkiln doctor
   OPKILN_CXX=clang++ opkiln doctor
+  opkiln doctor --toolchain               why this compiler, why this CUDA
   opkiln doctor --json > report.json      for a bug report"""
 
 
@@ -35,16 +36,21 @@ def add(subparsers: Subparsers) -> None:
         examples=EXAMPLES,
     )
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    parser.add_argument(
+        "--toolchain",
+        action="store_true",
+        help="each place where a compiler, CUDA and cuDNN were looked for, and why it won or lost",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
-    from opkiln.runtime.cli import probes
+    from opkiln.runtime.cli import probes, tools
     from opkiln.runtime.cli.console import Console
 
     console = Console(plain=arguments.plain)
     found: list[Check] = []
-    every = list(probes.every_check())
+    every = list(tools.every_check() if arguments.toolchain else probes.every_check())
     with console.progress(len(every)) as now:
         for section, probe in every:
             now(section)
@@ -60,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _json(found, not problems)
     else:
-        _report(found, problems, console)
+        what = "C++ sources" if arguments.toolchain else "Kernels"
+        _report(found, problems, console, f"{what} can be built here.")
     return 1 if problems else 0
 
 
@@ -71,7 +78,7 @@ def _json(found: list[Check], well: bool) -> None:
     print(json.dumps({"ok": well, "checks": [asdict(check) for check in found]}, indent=2))
 
 
-def _report(found: list[Check], problems: list[Check], console: Console) -> None:
+def _report(found: list[Check], problems: list[Check], console: Console, well: str) -> None:
     wide = max(len(check.name) for check in found)
     section = ""
     for check in found:
@@ -81,7 +88,7 @@ def _report(found: list[Check], problems: list[Check], console: Console) -> None
         _line(check, wide, console)
     console.line()
     if not problems:
-        console.line("Kernels can be built here.", "good")
+        console.line(well, "good")
         return
     count = f"{len(problems)} problem{'s' * (len(problems) != 1)}"
     console.line(f"{count}:", "bad")

@@ -243,20 +243,14 @@ def build() -> Iterator[Check]:
 
 def cuda() -> Iterator[Check]:
     """What of CUDA is there. No version uses it yet, so nothing here is a problem."""
-    import ctypes
+    from opkiln.runtime.jit.device import devices
 
     section = "CUDA"
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-        count, version = ctypes.c_int(), ctypes.c_int()
-        failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
-        driver.cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):
-        yield Check(section, NOTE, "driver", "no libcuda.so.1: no NVIDIA driver on this machine")
-    else:
-        release = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
-        devices = f"cuInit failed ({failed})" if failed else f"{count.value} device(s)"
-        yield Check(section, NOTE if failed else OK, "driver", f"{release}, {devices}")
+    found = devices()
+    release = "CUDA {}.{}, ".format(*found.version) if found.version[0] else ""
+    archs = f"{len(found.archs)} device(s): {', '.join(found.archs)}"
+    state = OK if found.archs else NOTE
+    yield Check(section, state, "driver", f"{release}{found.why or archs}")
     nvrtc = importlib.util.find_spec("nvidia") is not None and any(
         importlib.util.find_spec(f"nvidia.{name}") for name in ("cuda_nvrtc", "cu13")
     )
