@@ -15,6 +15,7 @@ from opkiln.runtime.toolchains.toolkit import library_folders
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_SYSTEM = () if sys.platform == "win32" else ("/usr", "/usr/local")
 _HEADERS = ("cudnn_version.h", "cudnn.h")
 HOW_TO_INSTALL = "pip install nvidia-cudnn-cu13 (or -cu12), or set OPKILN_CUDNN_ROOT"
 
@@ -67,8 +68,7 @@ def _places(root: str | None, toolkit: str) -> Iterator[tuple[str, str, bool]]:
         yield from (("wheel", path, False) for path in wheels.split("cudnn"))
         if toolkit:
             yield "CUDA toolkit", toolkit, False
-        if sys.platform != "win32":
-            yield from (("system", path, False) for path in ("/usr", "/usr/local"))
+        yield from (("system", path, False) for path in _SYSTEM)
 
 
 def _include(root: str) -> str | None:
