@@ -457,7 +457,7 @@ class AbiMismatch(BuildError):
     functions over plain C types.
     """
 
-    usual_stage = "find"
+    usual_stage = "load"
 
 
 class LoadFailed(BuildError, OSError):

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import cuda_trees as trees
 
 import opkiln as ok
 from opkiln.runtime.cli import probes
 
 
-def doctor(**environment: str) -> tuple[int, dict[str, Any]]:
+def doctor(*options: str, **environment: str) -> tuple[int, dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-m", "opkiln", "doctor", "--json"],
+        [sys.executable, "-m", "opkiln", "doctor", "--json", *options],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -56,6 +57,26 @@ def test_no_compiler(cache_dir: Path) -> None:
     (problem,) = problems(report)
     assert problem["section"] == "compiler" and "apt install g++" in problem["fix"]
     assert "note /nowhere/c++: not found on PATH" in texts(report, "compiler")
+
+
+def test_each_place_of_a_toolchain_says_why_it_won_or_lost(cache_dir: Path, tmp_path: Path) -> None:
+    root = trees.toolkit(tmp_path / "cuda")
+    named = {"OPKILN_CUDA_HOME": str(root), "OPKILN_CUDNN_ROOT": str(tmp_path)}
+    status, report = doctor("--toolchain", OPKILN_CUDA_ARCHS="8.0", **named)
+    assert (status, report["ok"], problems(report)) == (0, True, [])
+    assert "in use: the first that works" in texts(report, "compiler")
+    assert "ok of this process: libstdc++, C++11 strings" in texts(report, "C++ library")
+    won = f"ok OPKILN_CUDA_HOME: {root} won: CUDA 12.4.131 in {root}"
+    assert won in texts(report, "CUDA toolkit")
+    assert "sm_80, sm_90" in texts(report, "CUDA toolkit")
+    assert f"{tmp_path} lost: no include/cudnn.h in it" in texts(report, "cuDNN")
+    assert texts(report, "GPU architectures") == "ok sources: sm_80, compute_80"
+    status, report = doctor("--toolchain", OPKILN_CXX="/nowhere/c++", OPKILN_CUDA_HOME="/nowhere")
+    assert (status, len(problems(report))) == (1, 1)
+    assert "note OPKILN_CUDA_HOME: /nowhere lost: no such directory" in texts(
+        report, "CUDA toolkit"
+    )
+    assert "unset OPKILN_CUDA_HOME" in texts(report, "CUDA toolkit") or not shutil.which("nvcc")
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")

@@ -25,6 +25,9 @@ EXAMPLES = """\
   opkiln doctor --json > report.json      for a bug report"""
 
 
+_NEED_A_COMPILER = ("build", "C++ library")
+
+
 def add(subparsers: Subparsers) -> None:
     """Declare the command."""
     parser = command(
@@ -55,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         for section, probe in every:
             now(section)
             states = {(check.section, check.state) for check in found}
-            if section == "build" and ("compiler", probes.PROBLEM) in states:
+            if section in _NEED_A_COMPILER and ("compiler", probes.PROBLEM) in states:
                 continue  # it would say the same again
             # One cause may show in several probes.
             told = {check.text for check in found}

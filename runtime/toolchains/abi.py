@@ -69,7 +69,7 @@ def compare(abi: Abi, here: str | None = None) -> None:
     message = f"the compiler's C++ library is {abi.name}, that of this process is {here}"
     fix = f'build with the same ({_how(here)}), or keep to extern "C" functions over C types'
     if config.abi_check == "strict":
-        raise AbiMismatch(message, fix=fix)
+        raise AbiMismatch(message, fix=fix, stage="find")
     warn(f'{message}: extern "C" functions work, C++ types cannot be shared; {fix}')
 
 
