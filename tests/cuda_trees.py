@@ -18,9 +18,9 @@ def nvcc(path: Path, *, top: Path | None = None, body: str = "", version: str = 
     return path
 
 
-def headers(folder: Path, cudart: int = 12040) -> None:
+def headers(folder: Path, cudart: int = 12040, name: str = "cuda_runtime.h") -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cuda_runtime.h").touch()
+    (folder / name).touch()
     (folder / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION {cudart}\n")
 
 
@@ -58,7 +58,6 @@ def split_wheels(site: Path) -> Path:
 
 
 def cudnn(root: Path, lib: str = "lib") -> Path:
-    (root / "include").mkdir(parents=True)
-    (root / "include" / "cudnn.h").touch()
+    headers(root / "include", name="cudnn.h")
     libraries(root / lib, "libcudnn.so.9")
     return root

@@ -71,7 +71,12 @@ def test_each_place_of_a_toolchain_says_why_it_won_or_lost(cache_dir: Path, tmp_
     assert "sm_80, sm_90" in texts(report, "CUDA toolkit")
     assert f"{tmp_path} lost: no include/cudnn.h in it" in texts(report, "cuDNN")
     assert texts(report, "GPU architectures") == "ok sources: sm_80, compute_80"
-    status, report = doctor("--toolchain", OPKILN_CXX="/nowhere/c++", OPKILN_CUDA_HOME="/nowhere")
+    status, report = doctor(
+        "--toolchain",
+        OPKILN_CXX="/nowhere/c++",
+        OPKILN_CUDA_HOME="/nowhere",
+        OPKILN_CACHE_DIR=str(tmp_path / "fresh"),
+    )
     assert (status, len(problems(report))) == (1, 1)
     assert "note OPKILN_CUDA_HOME: /nowhere lost: no such directory" in texts(
         report, "CUDA toolkit"

@@ -132,7 +132,9 @@ def test_what_a_device_runs(built: str, runs_on: str, not_on: str) -> None:
         assert not archs.archs_run_on(built.split(), one), one
 
 
-def test_the_devices_are_asked_before_a_library_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_O11_a_library_of_another_machine_is_refused_with_reasons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     archs.check_devices("op", ("sm_80",), (13, 0))  # no device: nothing to say
     with_devices(monkeypatch, "sm_90", "sm_75", version=(12, 4))
     archs.check_devices("op", ("sm_90",), (12, 9))

@@ -17,7 +17,8 @@ from opkiln.runtime.toolchains import toolkit
 from opkiln.runtime.toolchains.cudnn import find_cudnn
 from opkiln.runtime.toolchains.toolkit import CudaToolchain, find_cuda
 
-SETTINGS = (*Config.cuda_home.variables, *Config.nvcc.variables, *Config.cudnn_root.variables)
+HOMES = ("OPKILN_CUDA_HOME", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT_DIR")  # the first wins
+SETTINGS = (*HOMES, *Config.nvcc.variables, *Config.cudnn_root.variables)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def test_T39_which_place_wins(bare: Path, tmp_path: Path, monkeypatch: pytest.Mo
     split = trees.split_wheels(bare)
     trees.wheel(bare, 12)
     trees.wheel(bare, 13)
-    for number, variable in enumerate(Config.cuda_home.variables):
+    for number, variable in enumerate(HOMES):
         monkeypatch.setenv(variable, str(trees.toolkit(tmp_path / f"env{number}")))
     monkeypatch.setenv("OPKILN_NVCC", str(trees.toolkit(tmp_path / "own") / "bin" / "nvcc"))
     argument = trees.toolkit(tmp_path / "argument")
@@ -56,7 +57,7 @@ def test_T39_which_place_wins(bare: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert find_cuda(str(argument)).root == str(argument)
     assert find_cuda().root == str(tmp_path / "own")
     monkeypatch.delenv("OPKILN_NVCC")
-    for number, variable in enumerate(Config.cuda_home.variables):
+    for number, variable in enumerate(HOMES):
         config.reload()
         found = find_cuda()
         assert found.root == str(tmp_path / f"env{number}")
@@ -208,12 +209,13 @@ def test_K9_cudnn_is_found_or_every_place_is_named(
     monkeypatch.setattr(cudnn_module, "_SYSTEM", (str(tmp_path / "usr"),))
     trees.libraries(bare / "nvidia" / "cudnn" / "lib", "libcudnn.so.9")  # no header
     cuda = tmp_path / "cuda"
+    trees.headers(tmp_path / "usr" / "include", name="cudnn.h")  # no library
     with pytest.raises(errors.ToolchainNotFound) as caught:
         find_cudnn(toolkit=str(cuda))
     assert [(p.source, p.why) for p in caught.value.probes] == [
         ("wheel", "no include/cudnn.h in it"),
         ("CUDA toolkit", "no such directory"),
-        ("system", "no such directory"),
+        ("system", "no libcudnn in its lib64 or lib"),
     ]
     assert "nvidia-cudnn" in str(caught.value)
     trees.cudnn(tmp_path / "usr", "lib64")

@@ -51,6 +51,9 @@ class CompilerBackend(ABC):
         """Whether a header of a depfile belongs to the compiler, whose identity covers it."""
         return False
 
+    def check_here(self, name: str, options: CompileOptions) -> None:  # noqa: B027
+        """Before the library `name` is loaded: raise if no device of this machine can run it."""
+
     def failure(
         self, stage: str, command: Sequence[str] | str, code: int, output: str, log: str
     ) -> CompileFailed:
