@@ -82,6 +82,9 @@ class Library:
 
     @property
     def path(self) -> str: ...
+    @property
+    def handle(self) -> int:
+        """What dlopen returned; valid as long as this object is."""
 
 # Address, device type and number, code and bits of the elements, shape, strides in bytes.
 _Operand = _Array | tuple[int, int, int, int, int, Sequence[int], Sequence[int]]

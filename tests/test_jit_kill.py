@@ -233,7 +233,7 @@ def main(folder: Path) -> None:
     """One JSON line per moment."""
     from opkiln.runtime import jit
 
-    jit._import_builder()
+    jit.import_builder()
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     seen = phases_of_a_build(folder / "first")
     unknown = set(seen) - set(ORDER)

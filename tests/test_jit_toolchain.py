@@ -264,6 +264,25 @@ def sources_in(folder: Path, count: int = 2) -> list[str]:
     return [*paths, str(main)]
 
 
+def steps_for(sources: list[str], library: str, folder: str) -> list[ninja.Step]:
+    """What a C++ extension of these sources would run."""
+    steps = []
+    for source in sources:
+        obj = f"{folder}/{ninja.object_name(source)}"
+        words = (child.GXX, "-fPIC", "-MMD", "-MF", f"{obj}.d", "-c", source, "-o", obj)
+        steps.append(ninja.Step(words, (source,), obj, f"{obj}.d"))
+    objects = tuple(step.output for step in steps)
+    return [*steps, ninja.Step((child.GXX, "-shared", *objects, "-o", library), objects, library)]
+
+
+def refused(command: list[str], log: str, code: int) -> errors.CompileFailed:
+    return build.failure([command], log, code)
+
+
+def compile_sources(sources: list[str], library: str, folder: str) -> bytes:
+    return ninja.run(steps_for(sources, library, folder), folder, time.monotonic() + 60, refused)
+
+
 @pytest.mark.parametrize("with_ninja", [True, False])
 @pytest.mark.parametrize("odd", ["plain", "a b$c:d|e#f'\"编"])
 def test_A15_F094_several_sources_of_equal_names(
@@ -278,7 +297,7 @@ def test_A15_F094_several_sources_of_equal_names(
     folder.mkdir()
     library = folder / "lib.so"
     sources = sources_in(folder)
-    log = ninja.compile_sources(jit.compiler(), jit.Flags(), sources, str(library), str(folder))
+    log = compile_sources(sources, str(library), str(folder))
     assert log
     opened = jit.load.open_library(str(library), ["answer"])
     assert child.call(opened.addresses["answer"]) == 3
@@ -287,11 +306,12 @@ def test_A15_F094_several_sources_of_equal_names(
 
 def test_ninja_file_is_the_same_each_time_and_written_once(scoped: Path, tmp_path: Path) -> None:
     sources = sources_in(tmp_path)
-    args = (jit.compiler(), jit.Flags(), sources, str(tmp_path / "l.so"), str(tmp_path))
-    assert ninja.build_file(*args) == ninja.build_file(*args)
-    ninja.compile_sources(*args)
+    args = (sources, str(tmp_path / "l.so"), str(tmp_path))
+    texts = {ninja.build_file(steps_for(*args), str(tmp_path)) for _ in range(2)}
+    assert len(texts) == 1
+    compile_sources(*args)
     stamp = (tmp_path / "build.ninja").stat().st_mtime_ns
-    ninja.compile_sources(*args)
+    compile_sources(*args)
     assert (tmp_path / "build.ninja").stat().st_mtime_ns == stamp
 
 
@@ -302,26 +322,27 @@ def test_A14_F061_an_edited_header_rebuilds_what_includes_it(scoped: Path, tmp_p
     Path(sources[0]).write_text(
         f'#include "{header}"\nextern "C" int part0() {{ return V; }}\n', encoding="utf-8"
     )
-    args = (jit.compiler(), jit.Flags(), sources)
     for name, value in (("a.so", 10), ("b.so", 20)):
         header.write_text(f"#define V {value}\n", encoding="utf-8")
         os.utime(header, (time.time() + value, time.time() + value))
-        ninja.compile_sources(*args, str(tmp_path / name), str(tmp_path))
+        compile_sources(sources, str(tmp_path / name), str(tmp_path))
         opened = jit.load.open_library(str(tmp_path / name), ["answer"])
         assert child.call(opened.addresses["answer"]) == value + 2
 
 
-def test_ninja_failure_is_the_same_error(scoped: Path, tmp_path: Path) -> None:
+def test_ninja_failure_is_the_error_of_the_command_that_failed(
+    scoped: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / ".build-x-1-2"
     folder.mkdir()
-    source = tmp_path / "bad.cpp"
-    source.write_text("int f( {", encoding="utf-8")
+    sources = sources_in(tmp_path)
+    Path(sources[1]).write_text("int f( {", encoding="utf-8")
     with pytest.raises(errors.CompileFailed) as caught:
-        ninja.compile_sources(
-            jit.compiler(), jit.Flags(), [str(source)], str(folder / "l.so"), str(folder)
-        )
-    assert "bad.cpp" in str(caught.value)
-    assert "ninja" in caught.value.command
+        compile_sources(sources, str(folder / "l.so"), str(folder))
+    assert caught.value.exit_code == 1
+    assert caught.value.command.split()[0] == child.GXX
+    assert sources[1] in caught.value.command
+    assert "int f( {" in str(caught.value)
 
 
 def test_F094_ninja_is_found_beside_the_interpreter(

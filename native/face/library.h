@@ -21,6 +21,7 @@ class LibraryHandle {
   // Null with a Python error set when there is no such function.
   void* symbol(const std::string& name) const;
   const std::string& path() const { return path_; }
+  void* handle() const { return handle_; }  // what dlopen returned
   // Tells other processes, by a lock at `at` in `file`, that the library is in use until it is
   // closed.
   bool claim(const std::string& file, std::uint64_t at);

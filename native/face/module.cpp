@@ -87,6 +87,9 @@ void bind_library(nb::module_& m) {
                    [](const Library& self) {
                      return nb::steal(PyUnicode_DecodeFSDefault(self.handle->path().c_str()));
                    })
+      .def_prop_ro(
+          "handle",
+          [](const Library& self) { return reinterpret_cast<uintptr_t>(self.handle->handle()); })
       .def("__repr__",
            [](const Library& self) { return "Library('" + self.handle->path() + "')"; });
 }

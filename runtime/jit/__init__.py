@@ -9,7 +9,7 @@ from __future__ import annotations
 import _thread
 import os
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import CacheError, NotCached, OpkilnError, ToolchainNotFound
@@ -36,10 +36,15 @@ __all__ = [
     "assembly",
     "build_or_load",
     "compiler",
+    "compilers",
+    "import_builder",
     "key_parts",
     "on_disk",
+    "placed",
+    "typed",
 ]
 
+T = TypeVar("T")
 # Of native/core/abi.h, which every kernel obeys. Raise it with each change there.
 KERNEL_ABI = "2"
 
@@ -83,7 +88,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def _import_builder() -> None:
+def import_builder() -> None:
     """Import what a warm start does not need, with all that a build imports in turn."""
     with _importing:
         import opkiln.runtime.jit.flight as _  # noqa: F401
@@ -91,10 +96,10 @@ def _import_builder() -> None:
 
 def compiler() -> Compiler:
     """The compiler in use: asked once per machine, then read from the cache directory."""
-    return _compilers()[0]
+    return compilers()[0]
 
 
-def _compilers() -> list[Compiler]:
+def compilers() -> list[Compiler]:
     """The compiler in use or, if none is left, all that once filled the cache on this machine."""
     layers = tuple(store.layers())
     slot = (layers, config.cxx, os.environ.get("PATH"), os.environ.get("CONDA_PREFIX"))
@@ -131,7 +136,7 @@ def _identify(layers: Sequence[Layer], tried: list[Probe]) -> Compiler | None:
 
 def _probe(request: Request) -> Compiler:
     """Ask the compiler, unless another process has just done so."""
-    _import_builder()
+    import_builder()
     from opkiln.runtime.jit.lock import ProcessLock
 
     layer = store.Layer(store.root())
@@ -184,7 +189,7 @@ def build_or_load(
     Raises ToolchainNotFound, CompileFailed, CompileTimeout, LoadFailed, SymbolMissing, NotCached or
     CacheError; nothing half-written is left, and the next call starts afresh.
     """
-    return obtain(text, symbols, name, (flags or Flags()).checked(), _compilers)
+    return obtain(text, symbols, name, (flags or Flags()).checked(), compilers)
 
 
 def obtain(
@@ -193,12 +198,17 @@ def obtain(
     """Return the artifact of a text, from disk or from a build by the first of the `makers`."""
     start = time.perf_counter()
     data = text.encode("utf-8", "surrogateescape")
+    return placed(lambda: _find(data, tuple(symbols), name, flags, makers, start))
+
+
+def placed(work: Callable[[], T]) -> T:
+    """Do what needs the cache directory, in another place where the disk is the problem."""
     for attempt in range(3):
         try:
-            return _find(data, tuple(symbols), name, flags, makers, start)
+            return work()
         except OSError as error:
             if not _other_place(error, attempt):
-                raise _typed(error) from error
+                raise typed(error) from error
     raise CacheError("the cache directory keeps failing", fix=store.FIX)
 
 
@@ -207,7 +217,7 @@ def on_disk(text: str, symbols: Sequence[str], *, name: str) -> Loaded | None:
     start = time.perf_counter()
     data = text.encode("utf-8", "surrogateescape")
     try:
-        found = _look(data, tuple(symbols), name, Flags().checked(), _compilers, start)
+        found = _look(data, tuple(symbols), name, Flags().checked(), compilers, start)
     except (OSError, OpkilnError):
         return None
     return found if isinstance(found, Loaded) else None
@@ -225,7 +235,8 @@ def _other_place(error: OSError, attempt: int) -> bool:
     return store.use_temporary_root(reason)
 
 
-def _typed(error: OSError) -> OpkilnError:
+def typed(error: OSError) -> OpkilnError:
+    """Say what a problem of the disk means here."""
     if isinstance(error, OpkilnError):
         return error
     return CacheError(f"kernels can be kept nowhere: {error}", fix=store.FIX)
@@ -278,7 +289,8 @@ def _find(
     found = _look(data, symbols, name, flags, makers, start)
     if isinstance(found, Loaded):
         return found
-    _import_builder()
+    import_builder()
+    from opkiln.runtime.jit.build import Kernel
     from opkiln.runtime.jit.flight import build_once
 
     order = found[0]
@@ -286,7 +298,7 @@ def _find(
         place = store.Layer(store.root())
         entry = store.entry_for(place, order.compiler.target, name, order.parts)
         order = order._replace(entry=entry)
-    opened, hit, why = build_once(order)
+    opened, hit, why = build_once(Kernel(order))
     return _loaded(order, opened, hit, start, why)
 
 

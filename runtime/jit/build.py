@@ -1,4 +1,4 @@
-"""A build: in go a text and its key, out comes a published entry; one build per key at a time.
+"""A build: in goes work to be done, out comes a published entry; one build per key at a time.
 
 Threads of this process wait for the first one, other processes for its lock. Whatever ends a build
 (an exception, Ctrl-C, SIGKILL) leaves only a private directory, which a later build sweeps away.
@@ -10,8 +10,9 @@ import contextlib
 import errno
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
+from opkiln.runtime import debug
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import (
     CompileFailed,
@@ -20,19 +21,23 @@ from opkiln.runtime.errors import (
     ToolchainNotFound,
     warn,
 )
-from opkiln.runtime.jit import evict, report, spawn, store
+from opkiln.runtime.jit import evict, nearest, report, spawn, store
 from opkiln.runtime.jit.claims import Claims
 from opkiln.runtime.jit.descriptors import WRITE, open_file, open_pipe
 from opkiln.runtime.jit.flags import DeviceFlags, Flags
-from opkiln.runtime.jit.load import claim, look_up, open_entry
+from opkiln.runtime.jit.load import Opened, claim, look_up, open_entry
 from opkiln.runtime.jit.lock import ProcessLock
 from opkiln.runtime.jit.toolchain import Compiler
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from io import FileIO
 
-    from opkiln.runtime.jit.load import Opened, Order
+    from opkiln.runtime.jit.load import Order
+    from opkiln.runtime.jit.nearest import Difference
+    from opkiln.runtime.jit.store import Entry
+
+T = TypeVar("T")
 
 _SHOWN_BYTES = 64 * 1024
 _KEPT_FAILURES = 32  # per directory; those older than a day go in any case
@@ -45,9 +50,60 @@ _direct_off: set[str] = set()  # compilers whose direct steps failed here
 # ---- building ----
 
 
-def build(order: Order) -> tuple[Opened, str]:
-    """Return the opened library and how it came: 'built', or 'disk' if others were first."""
-    entry = order.entry
+class Made(NamedTuple, Generic[T]):
+    """What a build has put into its private directory, manifest included."""
+
+    opened: T
+    entry: Entry  # where it belongs
+
+
+class Work(Protocol[T]):
+    """What can be built: a kernel, an extension."""
+
+    @property
+    def entry(self) -> Entry:
+        """The place whose name lock and private directory bear."""
+        ...
+
+    def look_up(self, *, heal: bool) -> T | None:
+        """The artifact if it is there, see `load.usable`."""
+        ...
+
+    def make(self, private: str) -> Made[T]:
+        """Build it in a private directory."""
+        ...
+
+    def why(self) -> tuple[Difference, ...]:
+        """What keeps it from being served by the cache."""
+        ...
+
+
+class Kernel(NamedTuple):
+    """The work of a kernel: one text, one compiler."""
+
+    order: Order
+
+    @property
+    def entry(self) -> Entry:
+        """Where it belongs."""
+        return self.order.entry
+
+    def look_up(self, *, heal: bool) -> Opened | None:
+        """Load it from disk."""
+        return look_up(self.order, heal=heal)
+
+    def make(self, private: str) -> Made[Opened]:
+        """Compile it."""
+        return _build_in(self.order, private)
+
+    def why(self) -> tuple[Difference, ...]:
+        """The parts in which its key differs from the nearest one."""
+        return nearest.why(self.order)
+
+
+def build(work: Work[T]) -> tuple[T, str]:
+    """Return what was opened and how it came: 'built', or 'disk' if others were first."""
+    entry = work.entry
     store.make_folder(entry.folder)
 
     def tell(holder: str) -> None:
@@ -59,21 +115,33 @@ def build(order: Order) -> tuple[Opened, str]:
     lock = f"{entry.folder}/.lock-{entry.name}"
     with ProcessLock(lock, config.lock_wait, tell):
         store.refresh(entry.folder)  # for who waited: the builder may be on another machine
-        opened = look_up(order, heal=True)
+        opened = work.look_up(heal=True)
         if opened is not None:
             return opened, "disk"
         evict.before_build(entry)
-        with _private(order) as private:
-            built = _build_in(order, private)
-    evict.after_build(entry)  # others need not wait for that
+        with _private(entry) as private:
+            made = work.make(private)
+            built = _publish(work, made, private)
+    evict.after_build(made.entry)  # others need not wait for that
     return built
 
 
+def _publish(work: Work[T], made: Made[T], private: str) -> tuple[T, str]:
+    for _ in range(3):
+        if store.publish(private, made.entry):
+            return made.opened, "built"
+        found = work.look_up(heal=True)
+        if found is not None:
+            return found, "disk"
+    # Others keep putting damaged entries there; this one is loaded anyway.
+    return made.opened, "built"
+
+
 @contextlib.contextmanager
-def _private(order: Order) -> Generator[str]:
+def _private(entry: Entry) -> Generator[str]:
     """A directory for one build; its claim tells others that the builder lives."""
-    path = store.private_folder(order.entry)
-    with Claims(store.claims_file(os.path.dirname(order.entry.folder))) as claims:
+    path = store.private_folder(entry)
+    with Claims(store.claims_file(os.path.dirname(entry.folder))) as claims:
         claims.share(int(path.rpartition("-")[2], 16))
         os.mkdir(path, 0o700)
         try:
@@ -82,7 +150,7 @@ def _private(order: Order) -> Generator[str]:
             store.remove(path)  # gone already if it was published
 
 
-def _build_in(order: Order, private: str) -> tuple[Opened, str]:
+def _build_in(order: Order, private: str) -> Made[Opened]:
     names = order.entry.files
     source, library = (f"{private}/{name}" for name in names[:2])
     store.write_file(source, order.text)
@@ -90,16 +158,17 @@ def _build_in(order: Order, private: str) -> tuple[Opened, str]:
     opened = open_entry(order.entry, library, order.symbols)
     claim(opened, order.entry)
     store.write_file(f"{private}/{store.LOG}", log)
+    show(log)
     files = dict(zip(names, (order.text, store.read_owned(library), log), strict=True))
     manifest = store.manifest(order.parts, order.compiler.features, order.symbols, files)
     store.write_file(f"{private}/{store.MANIFEST}", manifest)
-    for _ in range(3):
-        if store.publish(private, order.entry):
-            return opened, "built"
-        found = look_up(order, heal=True)
-        if found is not None:
-            return found, "disk"
-    return opened, "built"  # others keep putting damaged entries there; this one is loaded anyway
+    return Made(opened, order.entry)
+
+
+def show(log: bytes) -> None:
+    """Tell those who want to see compilers what was run and said."""
+    if debug.enabled(5):
+        debug.log(5, "%s", log.decode("utf-8", "replace").rstrip())
 
 
 def _compile(order: Order, source: str, library: str, log: str) -> bytes:
@@ -201,14 +270,22 @@ def _run_direct(steps: list[list[str]], log: str, deadline: float) -> list[int]:
     return codes
 
 
-def run_logged(command: list[str], log: str, deadline: float) -> int:
-    """Run one command with its output in a fresh log; return its exit code."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(log)
+def run_logged(
+    command: list[str],
+    log: str,
+    deadline: float,
+    *,
+    append: bool = False,
+    tick: Callable[[], None] | None = None,
+) -> int:
+    """Run one command with its output in a fresh log, or after what is there; return its code."""
+    if not append:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(log)
     try:
         with _open_log(log) as file:
             out = file.fileno()
-            return spawn.run(command, stdout=out, stderr=out, deadline=deadline)
+            return spawn.run(command, stdout=out, stderr=out, deadline=deadline, tick=tick)
     except spawn.OutOfTime:
         raise _timeout([command], log) from None
     except spawn.NotStarted as error:
@@ -218,7 +295,8 @@ def run_logged(command: list[str], log: str, deadline: float) -> int:
 # ---- reports ----
 
 
-def _head(log: str, limit: int = _SHOWN_BYTES) -> bytes:
+def head(log: str, limit: int = _SHOWN_BYTES) -> bytes:
+    """The start of a log."""
     try:
         with open(log, "rb") as file:
             return file.read(limit)
@@ -229,7 +307,7 @@ def _head(log: str, limit: int = _SHOWN_BYTES) -> bytes:
 def read_log(commands: list[list[str]], log: str) -> bytes:
     """The commands and the start of what they said."""
     lines = [os.fsencode(report.shell(command)) + b"\n" for command in commands]
-    return b"".join(lines) + _head(log)
+    return b"".join(lines) + head(log)
 
 
 def _keep(private: str) -> str:
@@ -254,17 +332,27 @@ def _check_room(folder: str) -> None:
         store.remove(path)
 
 
-def failure(commands: list[list[str]], log: str, code: int) -> CompileFailed:
-    """The error for a failed build; its source and log are kept, its other files are not."""
-    output = _head(log).decode("utf-8", "replace")
+def keep_failure(log: str) -> tuple[str, str]:
+    """Keep the files of a failed build; return the path of its log, and what that holds.
+
+    Raises OSError where a full disk, not a text, is why it failed.
+    """
+    private = os.path.dirname(log)
+    output = head(log).decode("utf-8", "replace")
     if "No space left on device" in output:
         raise OSError(errno.ENOSPC, "No space left on device", log)
-    _check_room(os.path.dirname(log))
+    _check_room(private)
+    kept = _keep(private)
+    return f"{kept}/{os.path.basename(log)}", output.replace(f"{private}/", f"{kept}/")
+
+
+def failure(commands: list[list[str]], log: str, code: int) -> CompileFailed:
+    """The error for a failed build of a generated text."""
+    path, output = keep_failure(log)
+    kept = os.path.dirname(path)
     command = "\n  ".join(report.shell(c) for c in commands)
-    kept = _keep(os.path.dirname(log))
     from pathlib import Path
 
-    path = f"{kept}/{os.path.basename(log)}"
     return CompileFailed(
         f"the compiler refused the generated text (exit code {code})\n"
         f"  command: {command}\n  log: {path}\n{report.shown(output)}",
@@ -283,7 +371,7 @@ def _source_in(folder: str) -> str:
 
 
 def _timeout(commands: list[list[str]], log: str) -> CompileTimeout:
-    output = _head(log).decode("utf-8", "replace")
+    output = head(log).decode("utf-8", "replace")
     command = "\n  ".join(report.shell(c) for c in commands)
     kept = _keep(os.path.dirname(log))
     from pathlib import Path

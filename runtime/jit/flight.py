@@ -1,22 +1,21 @@
-"""Single flight in a process: in goes an order, out comes one build's result for all threads."""
+"""Single flight in a process: in goes work, out comes one build's result for all threads."""
 
 from __future__ import annotations
 
 import _thread
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from opkiln.runtime import debug
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import NotCached, OpkilnError
-from opkiln.runtime.jit import build, nearest, store
+from opkiln.runtime.jit import build, nearest
 
 if TYPE_CHECKING:
-    from opkiln.runtime.jit.load import Opened, Order
+    from opkiln.runtime.jit.build import Work
     from opkiln.runtime.jit.nearest import Difference
 
-    Result = tuple[Opened, str, tuple[Difference, ...]]  # how it came, and why it was not there
+T = TypeVar("T")
 
 
 class _Flight:
@@ -24,7 +23,7 @@ class _Flight:
 
     def __init__(self) -> None:
         self.done = threading.Event()
-        self.opened: Opened | None = None
+        self.opened: Any = None
         self.error: OpkilnError | None = None
 
 
@@ -43,9 +42,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def build_once(order: Order) -> Result:
-    """Build, or wait for the thread that builds the same key; a failure is told to all of them."""
-    key = order.entry.path
+def build_once(work: Work[T]) -> tuple[T, str, tuple[Difference, ...]]:
+    """Build, or wait for the thread that builds the same key; a failure is told to all of them.
+
+    Returns what was opened, how it came, and why it was not there.
+    """
+    key = work.entry.path
     while True:
         with _guard:
             flight = _flights.get(key)
@@ -53,7 +55,7 @@ def build_once(order: Order) -> Result:
             if flight is None:
                 flight = _flights[key] = _Flight()
         if mine:
-            return _lead(key, flight, order)
+            return _lead(key, flight, work)
         flight.done.wait()
         if flight.opened is not None:
             return flight.opened, "disk", ()
@@ -64,9 +66,10 @@ def build_once(order: Order) -> Result:
         # The builder was interrupted (Ctrl-C, a disk problem): that says nothing about the kernel.
 
 
-def _lead(key: str, flight: _Flight, order: Order) -> Result:
+def _lead(key: str, flight: _Flight, work: Work[T]) -> tuple[T, str, tuple[Difference, ...]]:
     try:
-        flight.opened, hit, why = _build(order)
+        opened, hit, why = _build(work)
+        flight.opened = opened
     except OpkilnError as error:
         flight.error = error
         raise
@@ -75,19 +78,15 @@ def _lead(key: str, flight: _Flight, order: Order) -> Result:
             if _flights.get(key) is flight:
                 del _flights[key]
         flight.done.set()
-    return flight.opened, hit, why
+    return opened, hit, why
 
 
-def _build(order: Order) -> Result:
-    why = nearest.why(order)
+def _build(work: Work[T]) -> tuple[T, str, tuple[Difference, ...]]:
+    why = work.why()
     if config.assert_cached:
         raise NotCached(
-            f"{order.entry.name} is not in the cache {order.entry.folder!r}; "
-            f"{nearest.text_of(why)}",
+            f"{work.entry.name} is not in the cache {work.entry.folder!r}; {nearest.text_of(why)}",
             fix="run once without OPKILN_ASSERT_CACHED, or set OPKILN_CACHE_DIR to the full cache",
         )
-    opened, hit = build.build(order)
-    if debug.enabled(5):
-        log = store.read_owned(f"{order.entry.path}/{store.LOG}")
-        debug.log(5, "%s", log.decode("utf-8", "replace").rstrip())
+    opened, hit = build.build(work)
     return opened, hit, why if hit == "built" else ()

@@ -8,19 +8,21 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from opkiln.runtime.errors import LoadFailed, SymbolMissing, warn
 from opkiln.runtime.jit import store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from opkiln.runtime.jit.flags import DeviceFlags, Flags
     from opkiln.runtime.jit.nvrtc import Nvrtc
     from opkiln.runtime.jit.store import Entry
     from opkiln.runtime.jit.toolchain import Compiler
     from opkiln.runtime.key import KeyParts
+
+T = TypeVar("T")
 
 
 class Order(NamedTuple):
@@ -42,32 +44,40 @@ class Opened(NamedTuple):
 
 
 def look_up(order: Order, *, heal: bool) -> Opened | None:
-    """Load a whole entry; a damaged one counts as absent.
+    """Load a whole entry of a kernel."""
+    entry = order.entry
+
+    def load() -> Opened | None:
+        if store.check(entry, order.parts.hexdigest, order.compiler.features, order.text) is None:
+            return None
+        opened = open_entry(entry, entry.library, order.symbols)
+        claim(opened, entry)
+        return opened
+
+    return usable(entry, load, heal=heal)
+
+
+def usable(entry: Entry, load: Callable[[], T | None], *, heal: bool) -> T | None:
+    """What `load` makes of an entry; None if the entry is absent, or damaged, which counts as that.
 
     With `heal`, which is for whoever is about to build, it is also moved away with one warning;
     others must not do so, because it may have been healed since they looked. In the lower cache
     nothing is moved, and what is built lies in front of it, so the warning comes once as well.
     """
-    entry = order.entry
     try:
-        if not store.check(entry, order.parts, order.compiler.features, order.text):
-            return None
-        opened = open_entry(entry, entry.library, order.symbols)
+        return load()
     except LoadFailed as problem:
         if is_noexec(problem) and not entry.lower:
             raise  # building it again in the same place would not help
         reason = str(problem)
     except (store.Damaged, SymbolMissing) as problem:
         reason = str(problem)
-    else:
-        claim(opened, entry)
-        return opened
     if heal or entry.lower:
         if heal:
             with contextlib.suppress(OSError):
                 store.discard(entry)
         first = reason.splitlines()[0]
-        warn(f"cached kernel {entry.path} is not usable and is built again: {first}")
+        warn(f"cached {entry.kind} {entry.path} is not usable and is built again: {first}")
     return None
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from opkiln.runtime.jit.load import Order
+    from opkiln.runtime.key import KeyParts
 
 Difference = tuple[str, str, str]
 
@@ -80,11 +81,24 @@ def _with_size(entries: list[store.Entry], size: int) -> Iterator[store.Entry]:
                 yield entry
 
 
+def differences(parts: KeyParts, entry: store.Entry) -> tuple[Difference, ...] | None:
+    """How the key of an entry differs from these parts; None if it cannot be read."""
+    try:
+        record = Record(store.read_owned(f"{entry.path}/{store.MANIFEST}", any_owner=entry.lower))
+    except (OSError, ValueError):
+        return None
+    return tuple(parts.diff(_parts_of(record)))
+
+
+def _parts_of(record: Record) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in record.texts("parts") if "=" in part)
+
+
 def _differences(order: Order, entry: store.Entry) -> tuple[Difference, ...] | None:
     """How the key of an entry with the same text differs; None if the text is another."""
     try:
         record = Record(store.read_owned(f"{entry.path}/{store.MANIFEST}", any_owner=entry.lower))
-        parts = dict(part.split("=", 1) for part in record.texts("parts") if "=" in part)
+        parts = _parts_of(record)
         features = record.texts("features")
     except (OSError, ValueError):
         return None

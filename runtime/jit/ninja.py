@@ -1,4 +1,4 @@
-"""Several sources into one library: in go paths, out comes a log; ninja runs the compilers.
+"""Several commands into one library: in go steps, out comes a log; ninja runs them side by side.
 
 One generated text needs no ninja (measured: 0.75 against 0.58 of the time of plain g++ -O3); it
 pays from the second source on. Without ninja the same commands run one after another.
@@ -7,25 +7,33 @@ pays from the second source on. Without ninja the same commands run one after an
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import ConfigError
 from opkiln.runtime.jit import build, store
-from opkiln.runtime.jit import flags as flag_groups
 from opkiln.runtime.key import sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from opkiln.runtime.jit.flags import Flags
-    from opkiln.runtime.jit.toolchain import Compiler
-
+BUILD_FILE = "build.ninja"
 # A path may hold a bar, but ninja has no escape for it; a variable in its place does the same.
 _HEADER = "ninja_required_version = 1.5\nbar = |\n"
+_RULE = "rule run\n  command = $run\n  description = $out\n"
+_FAILED = re.compile(r"^FAILED: (?:\[code=(\d+)\] )?.*\n(.*)$", re.MULTILINE)
+
+
+class Step(NamedTuple):
+    """One command, what it reads and what it writes."""
+
+    command: tuple[str, ...]
+    inputs: tuple[str, ...]
+    output: str
+    depfile: str = ""  # that the command writes
 
 
 def escape(path: str) -> str:
@@ -39,44 +47,27 @@ def escape(path: str) -> str:
     return path
 
 
-def command(words: Sequence[str]) -> str:
-    """Write an argument list as the command of a rule; `$in` and `$out` stay variables."""
-    kept = {"$in", "$out", "$out.d"}
-    quoted = (word if word in kept else shlex.quote(word).replace("$", "$$") for word in words)
-    text = " ".join(quoted)
-    if "\n" in text:
-        raise ConfigError(f"command {text!r}: expected no line break", fix="remove it from CXX")
-    return text
+def can_write(steps: Sequence[Step]) -> bool:
+    """Whether a build file can hold the steps; it has no way to write a line break."""
+    return not any("\n" in word or "\r" in word for step in steps for word in step.command)
 
 
-def object_name(source: str) -> str:
+def object_name(source: str, suffix: str = ".o") -> str:
     """A name by the digest of the path, so that equal file names in two folders do not meet."""
     stem = store.clean_name(os.path.splitext(os.path.basename(source))[0])
-    return f"{stem}-{sha256(os.fsencode(source))[:12]}.o"
+    return f"{stem}-{sha256(os.fsencode(source))[:12]}{suffix}"
 
 
-def build_file(
-    compiler: Compiler, flags: Flags, sources: Sequence[str], library: str, folder: str
-) -> str:
-    """The text of build.ninja: the same for the same arguments."""
-    compile_words = [*compiler.words, *compiler.arch, *flags.compile_flags()]
-    link = flag_groups.LINK if compiler.clang else (*flag_groups.LINK, *flag_groups.GCC_LINK)
-    link_words = [*compiler.words, *compiler.arch, *link, "$in", "-o", "$out", *flags.libraries]
-    depfile = ["-MMD", "-MF", "$out.d", "-c", "$in", "-o", "$out"]
-    objects = [f"{folder}/{object_name(source)}" for source in sources]
-    lines = [
-        f"{_HEADER}builddir = {escape(folder)}\n",
-        f"rule compile\n  command = {command([*compile_words, *depfile])}\n"
-        "  depfile = $out.d\n  deps = gcc\n",
-        f"rule link\n  command = {command(link_words)}\n",
-        *(
-            f"build {escape(obj)}: compile {escape(source)}\n"
-            for obj, source in zip(objects, sources, strict=True)
-        ),
-        f"build {escape(library)}: link {' '.join(map(escape, objects))}\n",
-        f"default {escape(library)}\n",
-    ]
-    return "\n".join(lines)
+def build_file(steps: Sequence[Step], folder: str) -> str:
+    """The text of build.ninja: the same for the same steps; the last one makes the result."""
+    lines = [f"{_HEADER}builddir = {escape(folder)}\n", _RULE]
+    for step in steps:
+        inputs = " ".join(map(escape, step.inputs))
+        run = shlex.join(step.command).replace("$", "$$")
+        depfile = step.depfile.replace("$", "$$")
+        lines.append(f"build {escape(step.output)}: run {inputs}\n  run = {run}\n")
+        lines[-1] += f"  depfile = {depfile}\n" if depfile else ""
+    return "\n".join([*lines, f"default {escape(steps[-1].output)}\n"])
 
 
 def find() -> str | None:
@@ -102,46 +93,58 @@ def jobs() -> int:
     return os.cpu_count() or 1
 
 
-def compile_sources(
-    compiler: Compiler, flags: Flags, sources: Sequence[str], library: str, folder: str
+def run(
+    steps: Sequence[Step],
+    folder: str,
+    deadline: float,
+    refused: Callable[[list[str], str, int], Exception],
+    tick: Callable[[], None] | None = None,
 ) -> bytes:
-    """Compile sources into a library; `folder` holds objects, build.ninja and the log."""
-    deadline = time.monotonic() + config.compile_timeout
+    """Run the steps and return the log; `folder` holds build.ninja and the log.
+
+    `refused(command, log, code)` makes the error of a command that fails; `tick` is called ten
+    times a second while they run.
+    """
     log = f"{folder}/{store.LOG}"
-    path = f"{folder}/build.ninja"
-    text = build_file(compiler, flags, sources, library, folder).encode("utf-8", "surrogateescape")
-    if not _holds(path, text):
-        store.write_file(path, text)
-    program = find()
+    text = write(steps, folder) if can_write(steps) else None
+    program = find() if text and len(steps) > 2 else None  # a compile and a link
     if program is not None:
-        run = [program, "-v", "-f", path, "-j", str(jobs())]
-        code = build.run_logged(run, log, deadline)
-        if code == 0:
-            return build.read_log([run], log)
-        raise build.failure([run], log, code)
-    commands = _plain(compiler, flags, sources, library, folder)
-    for words in commands:
-        code = build.run_logged(words, log, deadline)
+        words = [program, "-v", "-f", f"{folder}/{BUILD_FILE}", "-j", str(jobs())]
+        code = build.run_logged(words, log, deadline, tick=tick)
         if code != 0:
-            raise build.failure([words], log, code)
-    return build.read_log(commands, log)
+            command, code = _what_failed(log, words, code)
+            raise refused(command, log, code)
+        return build.read_log([words], log)
+    store.remove(log)
+    for step in steps:
+        code = build.run_logged(list(step.command), log, deadline, tick=tick, append=True)
+        if code != 0:
+            raise refused(list(step.command), log, code)
+    return build.read_log([list(step.command) for step in steps], log)
 
 
-def _holds(path: str, data: bytes) -> bool:
+def write(steps: Sequence[Step], folder: str) -> str:
+    """Write the build file, unless it is there already."""
+    path = f"{folder}/{BUILD_FILE}"
+    text = build_file(steps, folder)
+    data = text.encode("utf-8", "surrogateescape")
+    if not _holds(path, data):
+        store.write_file(path, data)
+    return text
+
+
+def _what_failed(log: str, words: list[str], code: int) -> tuple[list[str], int]:
+    """The command that ninja says failed, and its exit code where ninja tells it."""
+    found = _FAILED.search(build.head(log).decode("utf-8", "replace"))
     try:
-        return store.read_owned(path) == data
+        command = shlex.split(found[2]) if found else words
+    except ValueError:
+        command = words
+    return command, int(found[1]) if found and found[1] else code
+
+
+def _holds(path: str, text: bytes) -> bool:
+    try:
+        return store.read_owned(path) == text
     except (OSError, ValueError):
         return False
-
-
-def _plain(
-    compiler: Compiler, flags: Flags, sources: Sequence[str], library: str, folder: str
-) -> list[list[str]]:
-    start = [*compiler.words, *compiler.arch]
-    objects = [f"{folder}/{object_name(source)}" for source in sources]
-    link = flag_groups.LINK if compiler.clang else (*flag_groups.LINK, *flag_groups.GCC_LINK)
-    steps = [
-        [*start, *flags.compile_flags(), "-c", source, "-o", obj]
-        for source, obj in zip(sources, objects, strict=True)
-    ]
-    return [*steps, [*start, *link, *objects, "-o", library, *flags.libraries]]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from opkiln.runtime.jit.descriptors import owned
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from io import FileIO
 
 # Variables that would change what a compiler reads or writes behind the key's back.
@@ -35,6 +35,7 @@ _DROPPED = frozenset(
 # waits for any child): its outputs must decide.
 UNKNOWN = 1000
 _LOST = -1  # its wait status
+_TICK = 0.1  # seconds
 
 
 class OutOfTime(Exception):
@@ -98,13 +99,16 @@ class Job:
             for copy in copies:
                 copy.close()
 
-    def wait(self, deadline: float) -> list[int]:
-        """Wait for all children; return exit codes (negative: signal) or raise OutOfTime."""
+    def wait(self, deadline: float, tick: Callable[[], None] | None = None) -> list[int]:
+        """Wait for all children; return exit codes (negative: signal) or raise OutOfTime.
+
+        Meanwhile `tick` is called about ten times a second.
+        """
         for pid in self._pids:
-            self._wait_one(pid, deadline)
+            self._wait_one(pid, deadline, tick)
         return [_exit_code(self._ended[pid]) for pid in self._pids]
 
-    def _wait_one(self, pid: int, deadline: float) -> None:
+    def _wait_one(self, pid: int, deadline: float, tick: Callable[[], None] | None) -> None:
         file = _pidfd(pid)
         try:
             pause = 0.0005
@@ -112,8 +116,10 @@ class Job:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise OutOfTime
+                if tick is not None:
+                    tick()
                 if file is not None:
-                    _sleep_until_ready(file, min(left, 3600.0))
+                    _sleep_until_ready(file, min(left, 3600.0 if tick is None else _TICK))
                 else:
                     time.sleep(min(pause, left))
                     pause = min(pause * 1.5, 0.02)
@@ -186,11 +192,18 @@ def _sleep_until_ready(file: FileIO, seconds: float) -> None:
     poll.poll(seconds * 1000 + 1)
 
 
-def run(command: Sequence[str], *, stdout: int, stderr: int, deadline: float) -> int:
+def run(
+    command: Sequence[str],
+    *,
+    stdout: int,
+    stderr: int,
+    deadline: float,
+    tick: Callable[[], None] | None = None,
+) -> int:
     """Run one command to its end and return its exit code."""
     with Job() as job:
         job.start(command, stdin=None, stdout=stdout, stderr=stderr)
-        return job.wait(deadline)[0]
+        return job.wait(deadline, tick)[0]
 
 
 class Said(NamedTuple):

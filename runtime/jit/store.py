@@ -1,10 +1,11 @@
 """Artifacts on disk: in goes a key, out comes a whole, checked entry or a miss.
 
 An entry is the directory `<root>/<target>/<name>-<24 hex>/` with kernel.cpp, kernel.so, build.log
-and manifest.json; of a GPU's target, as cuda-sm_90, with kernel.cu and kernel.cubin instead. It is
-made in a private directory beside it and appears by one rename, so it is whole or absent; the
-manifest holds size and SHA-256 of each file, so damage is a miss. Code is only ever loaded from
-directories that belong to this user and that nobody else may write.
+and manifest.json; of a GPU's target, as cuda-sm_90, with kernel.cu and kernel.cubin instead; of
+the target ext-..., which holds extensions, with interface.py and extension.so. It is made in a
+private directory beside it and appears by one rename, so it is whole or absent; the manifest holds
+size and SHA-256 of each file, so damage is a miss. Code is only ever loaded from directories that
+belong to this user and that nobody else may write.
 Below it may lie a second cache that is only read: OPKILN_CACHE_LOWER, which may belong to anyone.
 """
 
@@ -25,7 +26,7 @@ from opkiln.runtime.jit.record import Record, render
 from opkiln.runtime.key import sha256
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from opkiln.runtime.key import KeyParts
 
@@ -35,6 +36,9 @@ SOURCE, LIBRARY, LOG = "kernel.cpp", "kernel.so", "build.log"
 FILES = (SOURCE, LIBRARY, LOG)
 DEVICE = "cuda-"  # how the name of a GPU's target begins
 DEVICE_FILES = ("kernel.cu", "kernel.cubin", LOG)
+EXTENSION = "ext-"  # how the name of the target of extensions begins
+INDEX = ".index-"  # how the name of a list of extensions begins
+EXTENSION_FILES = ("interface.py", "extension.so", LOG)
 COMPILERS = "compilers"  # the directory, beside those of targets, of what compilers said
 _TOUCH = 60.0  # seconds by which the time of last use may be off
 _LOOKS = 3
@@ -84,7 +88,7 @@ def root() -> str:
     used = _roots.get(place)
     if used is None:
         try:
-            used = _checked_root(place)
+            used = usable_root(place)
         except CacheError as error:
             used = temporary_root(str(error).splitlines()[0])
         _roots[place] = used
@@ -98,7 +102,7 @@ def layers() -> list[Layer]:
         return [Layer(root())]
     place = wanted()
     try:
-        used = _roots.get(place) or _roots.setdefault(place, _checked_root(place))
+        used = _roots.get(place) or _roots.setdefault(place, usable_root(place))
     except CacheError:
         return [Layer(below, lower=True)]  # a build will say what is wrong with the first one
     return [Layer(used), Layer(below, lower=True)]
@@ -130,7 +134,8 @@ def lower_problem(path: str) -> str:
     return "" if readable else "cannot be read by you (chmod -R a+rX)"
 
 
-def _checked_root(path: str) -> str:
+def usable_root(path: str) -> str:
+    """Make a cache directory if there is none; raise CacheError if it cannot be used."""
     if not os.path.isabs(path):
         raise CacheError(f"cache directory {path!r} is below no directory that exists", fix=FIX)
     try:
@@ -301,8 +306,20 @@ class Entry(NamedTuple):
         return os.path.basename(self.folder).startswith(DEVICE)
 
     @property
+    def extension(self) -> bool:
+        """Whether it holds a library of a user's sources."""
+        return os.path.basename(self.folder).startswith(EXTENSION)
+
+    @property
+    def kind(self) -> str:
+        """What it is called in messages."""
+        return "extension" if self.extension else "kernel"
+
+    @property
     def files(self) -> tuple[str, str, str]:
-        """The names of source, library and log."""
+        """The names of source, library and log; of an extension, its interface is the source."""
+        if self.extension:
+            return EXTENSION_FILES
         return DEVICE_FILES if self.device else FILES
 
     @property
@@ -340,7 +357,12 @@ def entry_for(layer: Layer, target: str, name: str, parts: KeyParts) -> Entry:
 def is_entry_name(name: str) -> bool:
     """Whether `entry_for` may have made this name."""
     stem, _, digits = name.rpartition("-")
-    return bool(stem) and clean_name(stem) == stem and len(digits) == 24 and _is_hex(digits)
+    return bool(stem) and clean_name(stem) == stem and is_short_key(digits)
+
+
+def is_short_key(text: str) -> bool:
+    """Whether `KeyParts.short` may have made this."""
+    return len(text) == 24 and _is_hex(text)
 
 
 def is_mark(text: str) -> bool:
@@ -363,15 +385,20 @@ def clean_target(target: str) -> str:
 
 
 def manifest(
-    parts: KeyParts, features: Sequence[str], symbols: Sequence[str], files: dict[str, bytes]
+    parts: KeyParts,
+    features: Sequence[str],
+    symbols: Sequence[str],
+    files: dict[str, bytes],
+    more: Mapping[str, str | int | list[str]] | None = None,
 ) -> bytes:
-    """The manifest of the given files."""
+    """The manifest of the given files, and what else is to be known of them."""
     fields: dict[str, str | int | list[str]] = {
         "schema": SCHEMA,
         "key": parts.hexdigest,
         "features": list(features),
         "symbols": list(symbols),
         "made": int(time.time()),
+        **(more or {}),
     }
     for name, data in files.items():
         fields[f"{name} size"] = len(data)
@@ -380,15 +407,20 @@ def manifest(
     return render(fields)
 
 
-def check(entry: Entry, parts: KeyParts, features: Sequence[str], text: bytes) -> bool:
-    """Tell whether the entry is there and whole; raise Damaged if it is there but not usable."""
+def check(
+    entry: Entry, key: str, features: Sequence[str], text: bytes | None = None, field: str = "key"
+) -> Record | None:
+    """The manifest if the entry is there and whole; raise Damaged if it is there but not usable.
+
+    `key` is what the manifest holds in `field`; `text` saves the digest of the first file.
+    """
     for look in range(_LOOKS):
         try:
             status = os.lstat(entry.path)
         except OSError:
-            return False
+            return None
         try:
-            _check_files(entry, status, parts, features, text)
+            record = _check_files(entry, status, (field, key), features, text)
         except (OSError, ValueError, Damaged) as problem:
             if look + 1 < _LOOKS and _in_flux(entry, status, problem):
                 continue
@@ -399,29 +431,30 @@ def check(entry: Entry, parts: KeyParts, features: Sequence[str], text: bytes) -
         if not entry.lower and abs(time.time() - status.st_mtime) > _TOUCH:
             with contextlib.suppress(OSError):
                 os.utime(entry.path)
-        return True
-    return False
+        return record
+    return None
 
 
 def _check_files(
     entry: Entry,
     status: os.stat_result,
-    parts: KeyParts,
+    key: tuple[str, str],
     features: Sequence[str],
-    text: bytes,
-) -> None:
+    text: bytes | None,
+) -> Record:
     folders = [status, os.lstat(entry.folder)] if entry.lower else [status]
     for folder in folders:
         problem = distrust(folder, directory=True, any_owner=entry.lower)
         if problem:
             raise Damaged(f"it {problem}")
     record = Record(read_owned(f"{entry.path}/{MANIFEST}", any_owner=entry.lower))
-    if record.text("schema") != SCHEMA or record.text("key") != parts.hexdigest:
+    if record.text("schema") != SCHEMA or record.text(key[0]) != key[1]:
         raise Damaged("its manifest belongs to another key")
     lacking = set(record.texts("features")).difference(features)
     if lacking:
         raise Damaged(f"it needs CPU features that are missing here: {sorted(lacking)}")
     check_files(entry, record, text)
+    return record
 
 
 def check_files(entry: Entry, record: Record, text: bytes | None = None) -> None:
