@@ -429,6 +429,20 @@ class CompileTimeout(CompileFailed, TimeoutError):
     """
 
 
+class ExtensionError(OpkilnError, ValueError):
+    """An argument of `ok.load` cannot be used: names it, what is accepted and what came.
+
+    Fix: pass what the message accepts.
+    """
+
+
+class InUse(OpkilnError, RuntimeError):
+    """A library is to be unloaded while something uses it, or used after that.
+
+    Fix: drop the functions, ops and compiled calls that use it first; load it again afterwards.
+    """
+
+
 class HostCompilerIncompatible(CompileFailed):
     """nvcc says that it does not support this version of the C++ compiler.
 

@@ -26,7 +26,7 @@ STAGES: list[set[str]] = [
     {"reshapes", "partial", "fusion"},
     {"trace", "rewrite", "jit"},
     {"grad", "toolchains"},
-    {"indexmap", "lift"},
+    {"extension", "indexmap", "lift"},
     {"opgraph", "segments"},
     {"inference"},
     {"kernel", "stores"},

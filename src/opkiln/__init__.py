@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from opkiln.runtime.autograd import torch_function
     from opkiln.runtime.device import Device
     from opkiln.runtime.differentiate import grad, value_and_grad, vjp
+    from opkiln.runtime.extension import load, load_inline
     from opkiln.runtime.grad import custom_gradient, stop_gradient
     from opkiln.runtime.threads import get_num_threads, set_num_threads
 
@@ -36,6 +37,8 @@ __all__ = [  # noqa: F405
     "errstate",
     "get_num_threads",
     "grad",
+    "load",
+    "load_inline",
     "ops",
     "runtime_info",
     "set_num_threads",
@@ -55,7 +58,7 @@ _DEFINITIONS = frozenset({
 })  # fmt: skip
 # Names of the design that are not built yet: asking for one says so instead of looking like a typo.
 _PLANNED = frozenset({
-    "load", "load_inline", "profile", "xp",
+    "profile", "xp",
 })  # fmt: skip
 # Loaded apart from the others, for those who take no gradients and use no streams.
 _APART: dict[str, str] = {
@@ -64,6 +67,7 @@ _APART: dict[str, str] = {
     **dict.fromkeys(["custom_gradient", "stop_gradient"], "opkiln.runtime.grad"),
     "torch_function": "opkiln.runtime.autograd",
     **dict.fromkeys(["get_num_threads", "set_num_threads"], "opkiln.runtime.threads"),
+    **dict.fromkeys(["load", "load_inline"], "opkiln.runtime.extension"),
     **dict.fromkeys(["grad", "value_and_grad", "vjp"], "opkiln.runtime.differentiate"),
 }
 __version__ = "0.1.0"

@@ -1,0 +1,590 @@
+"""`ok.load`: what is built, what is found, what causes a build, and what is refused."""
+
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests import jit_child as child
+
+import opkiln as ok
+from opkiln.runtime import errors
+from opkiln.runtime.config import config
+from opkiln.runtime.extension import Extension, depfile, files, find, image, spec
+from opkiln.runtime.jit import ninja, store
+from opkiln.runtime.toolchains import CompileOptions, CppBackend
+
+ANSWER = "int answer(void)"
+
+
+def answer(value: object, before: str = "") -> str:
+    return f'{before}\nextern "C" int answer() {{ return {value}; }}\n'
+
+
+@pytest.fixture(scope="module")
+def compilers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the compiler said, so that no test asks it again."""
+    folder = tmp_path_factory.mktemp("cache")
+    folder.chmod(0o700)
+    with config.scope(cache_dir=folder):
+        ok.load_inline("warm", answer(0))
+    return folder / "compilers"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, compilers: Path) -> Iterator[Path]:
+    """An own cache directory, in force for the test."""
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    shutil.copytree(compilers, folder / "compilers")
+    with config.scope(cache_dir=folder):
+        yield folder
+
+
+@pytest.fixture
+def fast(tmp_path: Path, cache: Path) -> Iterator[Path]:
+    """A compiler that takes 10 ms and logs each source; in force for the test."""
+    path = child.fast_extension_compiler(tmp_path / "bin" / "cxx")
+    with config.scope(cxx=path):
+        yield path
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def load(*sources: Path, **options: Any) -> Extension:
+    return ok.load("answer", sources, functions=[ANSWER], **options)
+
+
+def settle(*paths: Path) -> None:
+    """Let files count as older than the clock's tick."""
+    for path in paths:
+        while time.time_ns() - path.stat().st_ctime_ns < 20_000_000:
+            time.sleep(0.005)
+
+
+def forget() -> None:
+    """Know no more than a new process does."""
+    image._images.clear()
+    image._asked.clear()
+    files._seen.clear()
+
+
+# ---- what comes back ----
+
+
+def test_T31_F069_changed_code_reloads_in_one_process(fast: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.cpp"
+    got = []
+    for value in (123, 456, 456, 789):
+        write(path, answer(value))
+        loaded = load(path)
+        got.append((loaded.answer(), loaded.hit))
+    assert got == [(123, "built"), (456, "built"), (456, "memory"), (789, "built")]
+    assert child.starts(fast) == 3
+
+
+def test_T31_inline_code_reloads_and_old_functions_stay(fast: Path) -> None:
+    one, two, again = (ok.load_inline("n", answer(v), functions=ANSWER) for v in (1, 2, 1))
+    assert [one.answer(), two.answer(), again.answer()] == [1, 2, 1]
+    assert (again.hit, again == one, hash(again) == hash(one), two == one) == (
+        "memory", True, True, False,
+    )  # fmt: skip
+    assert one.parts != two.parts
+    forget()
+    assert ok.load_inline("n", answer(2), functions=ANSWER).hit == "disk"
+
+
+def test_functions_take_arrays_and_structures(cache: Path) -> None:
+    text = """
+    #include <cmath>
+    #include <cstdint>
+    #include <stdexcept>
+    #include <vector>
+    struct pair { double low, high; };
+    extern "C" double total(const double* x, int64_t n) {
+      std::vector<double> copy(x, x + n);
+      double sum = 0;
+      try { for (int64_t i = 0; ; ++i) sum += copy.at(i); } catch (const std::out_of_range&) {}
+      return std::sqrt(sum * sum);
+    }
+    extern "C" pair ends(const double* x, int64_t n) { return {x[0], x[n - 1]}; }
+    extern "C" int path() { return 7; }
+    """
+    declared = [
+        "double total(const double *x, int64_t n)",
+        "struct pair { double low, high; };",
+        "struct pair ends(const double *x, int64_t n);",
+        "int path(void)",
+    ]
+    ext = ok.load_inline("arrays", text, functions=declared)
+    x = np.arange(5.0)
+    data = ext.ffi.from_buffer("double[]", x)
+    ends = ext.ends(data, x.size)
+    assert ext.total(data, x.size) == 10.0
+    assert (ends.low, ends.high) == (0.0, 4.0)
+    assert Path(ext.path).is_file()  # a name of every extension wins; the function is in lib
+    assert ext.lib.path() == 7
+    assert ext.library.symbol("total") == int(ext.ffi.cast("intptr_t", ext.total))
+    assert {"total", "ends", "unload"} <= set(dir(ext))
+    with pytest.raises(errors.SymbolMissing, match="no function 'totl'; declared: ends, path, tot"):
+        _ = ext.totl
+    assert not hasattr(ext, "nothing")
+    assert "extension 'arrays': ends, path, total" in repr(ext)
+
+
+def test_A15_K7_several_sources_with_equal_names(cache: Path, tmp_path: Path) -> None:
+    parts = [
+        write(tmp_path / f"d{i}" / "part.cpp", f"int part{i}() {{ return {i}; }}") for i in (1, 2)
+    ]
+    text = answer("part1() + part2()", "int part1(); int part2();")
+    loaded = load(write(tmp_path / "main.cpp", text), *parts, keep=True)
+    assert loaded.answer() == 3
+    kept = [path.suffix for path in Path(loaded.path).parent.iterdir()]
+    assert (kept.count(".o"), kept.count(".d"), kept.count(".ninja")) == (3, 3, 1)
+
+
+def test_A26_unload_is_refused_while_something_uses_it(fast: Path) -> None:
+    ext = ok.load_inline("u", answer(5), functions=ANSWER)
+    ext.hold("op x::y")
+    with pytest.raises(errors.InUse, match=r"'u' cannot be unloaded: op x::y in use"):
+        ext.unload()
+    ext.release("op x::y")
+    with pytest.raises(errors.InUse, match="not held by op x::y"):
+        ext.release("op x::y")
+    function = ext.answer
+    with pytest.raises(errors.InUse, match="function 'answer' in use"):
+        ok.load_inline("u", answer(5), functions=ANSWER).unload()
+    assert function() == 5
+    del function
+    path = ext.path
+    assert path in mapped()
+    ext.unload()
+    ext.unload()
+    assert path not in mapped()
+    assert "unloaded" in repr(ext)
+    with pytest.raises(errors.InUse, match="was unloaded"):
+        _ = ext.answer
+    again = ok.load_inline("u", answer(5), functions=ANSWER)
+    assert (again.hit, again.answer(), again == ext) == ("disk", 5, False)
+
+
+def mapped() -> str:
+    return Path("/proc/self/maps").read_text(encoding="utf-8")
+
+
+# ---- odd names ----
+
+
+@pytest.mark.parametrize("with_ninja", [True, False])
+def test_T32_F095_F096_odd_paths_and_flags(
+    cache: Path, tmp_path: Path, with_ninja: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not with_ninja:
+        monkeypatch.setattr(ninja, "find", lambda: None)
+    odd = tmp_path / "a b$c:d|e#f'\"编"
+    include = odd / 'in "clude" $HOME'
+    header = write(include / "value.h", "#define VALUE 40 // é")
+    sources = [
+        write(odd / "a.cpp", answer("VALUE + other()", '#include "value.h"\nint other();')),
+        write(odd / "b.cpp", "int other() { return ONE + TWO - int(sizeof(TEXT)); } // 编"),
+    ]
+    given = [" -DONE=3\n", "\n", "", "-DTWO=1", '-DTEXT="a b$c"']
+    options = {"extra_include_paths": [include], "extra_ldflags": ["-lm", f"-L{odd}"]}
+    settle(header)
+    assert load(*sources, extra_cflags=given, **options).answer() == 40 + 3 + 1 - 6
+    forget()
+    split = "-DONE=3 -DTWO=1 '-DTEXT=\"a b$c\"'"  # a string is split, as in a shell
+    assert load(*sources, extra_cflags=split, **options).hit == "disk"
+    header.write_text("#define VALUE 50", encoding="utf-8")
+    assert load(*sources, extra_cflags=split, **options).answer() == 50 + 3 + 1 - 6
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a.o: x.cpp /usr/include/y.h\n", ["x.cpp", "/usr/include/y.h"]),
+        ("a\\ b.o: x\\ y.cpp \\\n  d$$r/\\#z.h c:d.h\n\nx.h:\n", ["x y.cpp", "d$r/#z.h", "c:d.h"]),
+        ("a.o:\n", []),
+        ("a.o : back\\slash.h\r\n", ["back\\slash.h"]),
+    ],
+)
+def test_a_dependency_file_is_read_as_make_reads_it(text: str, found: list[str]) -> None:
+    assert depfile.parse(text) == found
+
+
+# ---- what causes a build ----
+
+
+def test_A14_F061_F062_headers_count_by_content(cache: Path, tmp_path: Path) -> None:
+    header = write(tmp_path / "in" / "value.h", "#define V 1")
+    unrelated = write(tmp_path / "in" / "unrelated.h", "")
+    source = write(tmp_path / "a.cpp", answer("V", "#include <cstddef>\n#include <value.h>"))
+    settle(header)
+
+    def ask() -> tuple[int, str]:
+        loaded = load(source, extra_include_paths=[header.parent])
+        return loaded.answer(), loaded.hit
+
+    assert ask() == (1, "built")
+    write(header, "#define V 2")
+    os.utime(header, (1, 1))  # an older time, as after a checkout
+    settle(header)
+    assert ask() == (2, "built")
+    write(header, "#define V 1")
+    assert ask() == (1, "memory")
+    forget()
+    assert ask() == (1, "disk")
+    os.utime(header)
+    os.utime(source, (2**31, 2**31))  # F104: a time in the future
+    write(unrelated, "int x;")
+    assert ask() == (1, "memory")
+    shadow = write(tmp_path / "value.h", "#define V 9")  # <value.h> is not searched for here, but
+    settle(shadow)
+    assert ask() == (1, "built")  # whether it would be is not known: a build says
+    forget()
+    assert ask() == (1, "disk")
+
+
+def test_F061_a_header_that_comes_before_another_is_seen(cache: Path, tmp_path: Path) -> None:
+    late = write(tmp_path / "late" / "value.h", "#define V 1")
+    first = tmp_path / "first"
+    source = write(
+        tmp_path / "src" / "a.cpp", answer("V + S", '#include "value.h"\n#include <climits>')
+    )
+    settle(late)
+    options = {"extra_include_paths": [first, late.parent], "extra_cflags": "-DS=10"}
+    assert load(source, **options).answer() == 11
+    settle(write(first / "value.h", "#define V 2"))
+    assert load(source, **options).answer() == 12
+    settle(write(source.parent / "value.h", "#define V 3"))
+    assert load(source, **options).answer() == 13
+    settle(write(first / "climits", "#undef S\n#define S 20"))  # even one of the system's
+    assert load(source, **options).answer() == 23
+    (source.parent / "value.h").unlink()
+    assert load(source, **options).answer() == 22
+    assert load(source, **options).hit == "memory"
+
+
+def test_a_header_that_is_written_while_it_is_compiled(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = write(tmp_path / "value.h", "#define V 1")
+    source = write(tmp_path / "a.cpp", answer("V", '#include "value.h"'))
+    settle(header, source)
+    real, edits = ninja.run, iter(["#define V 2", "#define V 2"])
+
+    def meanwhile(*args: Any) -> bytes:
+        log = real(*args)
+        text = next(edits, None)
+        if text:
+            write(header, text)
+        return log
+
+    monkeypatch.setattr(ninja, "run", meanwhile)
+    assert load(source).answer() == 2
+    assert not list(edits)  # twice: the second writes what was there, which changes nothing
+    assert len(child.entries(cache)) == 1
+
+
+def test_sources_that_never_keep_still_are_an_error(
+    fast: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "a.cpp", answer(0))
+    real = ninja.run
+
+    def meanwhile(*args: Any) -> bytes:
+        log = real(*args)
+        write(source, answer(child.starts(fast)))
+        return log
+
+    monkeypatch.setattr(ninja, "run", meanwhile)
+    with pytest.raises(errors.CompileFailed, match="changed while they were compiled, each time"):
+        load(source)
+
+
+def asked(**options: Any) -> str:
+    given = {"cflags": (), "ldflags": (), "include_paths": (), **options}
+    functions = given.pop("functions", ())
+    inline = (("a.cpp", given.pop("text", "")),)
+    one = spec.Spec("n", (), inline, functions, CompileOptions.of(**given), with_cuda=False)
+    backend = CppBackend.find()
+    return find.asked(one, (), backend, []).parts.hexdigest
+
+
+def test_K2_T37_the_key_is_content_and_groups_stay_apart(cache: Path) -> None:
+    keys = [
+        asked(),
+        asked(cflags=["-DA", "-DB"]),
+        asked(cflags=["-DB", "-DA"]),
+        asked(ldflags=["-DA", "-DB"]),
+        asked(cflags=["-DA"], ldflags=["-DB"]),
+        asked(include_paths=["/a", "/b"]),
+        asked(include_paths=["/b", "/a"]),
+        asked(functions=("int a(void);", "int b(void);")),
+        asked(functions=("int a(void); int b(void);",)),
+        asked(text="int a;"),
+        asked(cflags=["-Iwhere"]),
+    ]
+    assert len(set(keys)) == len(keys)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir("/")
+        assert asked(cflags=["-Iwhere"]) != keys[-1]
+        assert asked() == keys[0]
+
+
+# ---- other processes ----
+
+REPORT = """
+import json, os, sys
+import opkiln as ok
+import opkiln.native  # which an editable installation builds
+os.environ.update(json.loads(sys.argv[1]))
+spawned = []
+sys.addaudithook(lambda e, _: spawned.append(e) if e in ("os.posix_spawn", "subprocess.Popen",
+    "os.fork", "os.exec", "os.system") else None)
+ext = ok.load("answer", sys.argv[2:], functions=["int answer(void)"])
+print(json.dumps({"value": ext.answer(), "hit": ext.hit, "key": ext.parts.hexdigest,
+                  "spawned": spawned, "modules": sorted(sys.modules)}))
+"""
+
+
+def elsewhere(*sources: Path, **env: object) -> dict[str, Any]:
+    given = {name: str(value) for name, value in env.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT, json.dumps(given), *map(str, sources)],
+        env=os.environ | {"PYTHONHASHSEED": given.get("PYTHONHASHSEED", "0")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_F067_K2_a_new_process_builds_nothing(fast: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.cpp", answer(42))
+    first = load(source)
+    cache = Path(first.path).parents[2]
+    for seed in (1, 2):
+        got = elsewhere(source, OPKILN_CACHE_DIR=cache, OPKILN_CXX=fast, PYTHONHASHSEED=seed)
+        assert (got["value"], got["hit"], got["spawned"]) == (42, "disk", [])
+        assert got["key"] == first.parts.hexdigest
+        unwanted = {"cffi", "pycparser", "opkiln.runtime.extension.make", "rich"}
+        assert unwanted.isdisjoint(got["modules"])
+    assert child.starts(fast) == 1
+
+
+def test_F105_F119_a_full_cache_serves_without_a_compiler(fast: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.cpp", answer(42))
+    lower = Path(load(source).path).parents[2]
+    fast.unlink()
+    got = elsewhere(
+        source,
+        OPKILN_CACHE_DIR=tmp_path / "own",
+        OPKILN_CACHE_LOWER=lower,
+        OPKILN_CXX=fast,
+        PATH=tmp_path,
+    )
+    assert (got["value"], got["hit"]) == (42, "disk")
+
+
+# ---- failures ----
+
+
+def test_K3_T33_a_failure_is_told_each_time_and_then_mended(cache: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.cpp", "#include <cstddef>\nint f() {\n  return oops;\n}\n")
+    for _ in range(2):
+        with pytest.raises(errors.CompileFailed) as caught:
+            load(source)
+        error = caught.value
+        assert f"{source}:3:10: error: 'oops' was not declared" in str(error)
+        assert "3 |   return oops;" in str(error)
+        assert "\n" in error.output
+        assert error.exit_code == 1
+        assert str(source) in error.command
+        assert error.log_path is not None
+        assert "oops" in error.log_path.read_text(encoding="utf-8")
+    assert not child.private_files(cache)
+    write(source, answer(8))
+    assert load(source).answer() == 8
+
+
+def test_failures_of_the_link_and_of_a_header(cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(errors.CompileFailed, match="the link step failed") as caught:
+        ok.load_inline("x", answer(1), extra_ldflags=["-lnothing_of_that_name"])
+    assert "nothing_of_that_name" in str(caught.value)
+    with pytest.raises(errors.CompileFailed, match=r"nowhere\.h: No such file"):
+        ok.load_inline("x", '#include "nowhere.h"\n')
+    with pytest.raises(errors.LoadFailed, match="undefined symbol: nobody_defines_it"):
+        ok.load_inline("x", answer("nobody_defines_it()", 'extern "C" int nobody_defines_it();'))
+    assert child.entries(cache) == []
+    assert child.private_files(cache) == []
+
+
+def test_a_symbol_that_is_not_there(cache: Path) -> None:
+    with pytest.raises(errors.SymbolMissing, match="does not export as a C function") as caught:
+        ok.load_inline("x", "int answer() { return 1; }", functions=ANSWER)
+    assert 'write extern "C" in front of the definition of answer' in str(caught.value)
+    with pytest.raises(errors.SymbolMissing, match="'missing', which the library does not export"):
+        ok.load_inline("x", answer(1), functions="int missing(void)")
+    assert child.entries(cache) == []
+    assert ok.load_inline("x", answer(1), functions=ANSWER).answer() == 1
+
+
+def test_K31_a_hanging_compiler_is_ended_with_its_children(cache: Path, tmp_path: Path) -> None:
+    body = child.PROBES + 'echo "partial output"\nsleep 47.11 & echo $! > "$LOG"\nwait'
+    hanging = child.stub(tmp_path / "bin" / "cxx", body)
+    source = write(tmp_path / "a.cpp", answer(1))
+    with config.scope(cxx=hanging), pytest.raises(errors.CompileTimeout, match=r"0\.3 s") as caught:
+        load(source, timeout=0.3)
+    assert "partial output" in caught.value.output
+    assert caught.value.log_path is not None
+    assert "partial output" in caught.value.log_path.read_text(encoding="utf-8")
+    pid = int(hanging.with_suffix(".log").read_text(encoding="utf-8"))
+    assert not Path(f"/proc/{pid}").exists() or "zombie" in Path(f"/proc/{pid}/status").read_text()
+    assert load(source).answer() == 1
+
+
+def test_K8_lists_stay_and_unknown_keywords_are_refused(fast: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.cpp", answer(1))
+    lists: dict[str, list[Any]] = {
+        "functions": [ANSWER],
+        "extra_cflags": [" -DA\n"],
+        "extra_ldflags": ["-lm", "-Wl,--as-needed"],
+        "extra_include_paths": [tmp_path],
+    }
+    copies = {name: list(value) for name, value in lists.items()}
+    for _ in range(2):
+        ok.load("n", [source], **lists)
+        assert lists == copies
+    for function in (ok.load, ok.load_inline):
+        with pytest.raises(TypeError, match="extra_cflag"):
+            function("n", [source], extra_cflag=[])
+        defaults = [p.default for p in inspect.signature(function).parameters.values()]
+        assert not any(isinstance(value, (list, dict, set)) for value in defaults)
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"functions": 5}, ValueError, "functions: expected C declarations as strings, got int 5"),
+    ({"functions": [ANSWER, 5]}, ValueError, "got int 5"),
+    ({"functions": {"answer": "int"}}, ValueError, "functions: expected C declarations"),
+    ({"functions": b"int f(void)"}, ValueError, "functions: expected C declarations"),
+    ({"functions": "int answer(void"}, ValueError, r"got 'int answer\(void;'"),
+    ({"functions": "int answer(nothing x)"}, ValueError, "functions: expected a C declaration"),
+    ({"functions": "int f(void); } import os"}, ValueError, "functions: expected a C declarat"),
+    ({"name": 3}, TypeError, "name: expected a string, got int"),
+    ({"name": " "}, ValueError, "name: expected some letters"),
+    ({"sources": []}, ValueError, "sources: expected at least one file"),
+    ({"sources": None}, ValueError, "sources: expected at least one file"),
+    ({"sources": 7}, TypeError, "sources: expected a path or a sequence of paths, got int"),
+    ({"sources": [7]}, TypeError, "sources: expected paths, got int 7"),
+    ({"sources": "no.cpp"}, ValueError, r"sources: '.*/no.cpp' does not exist"),
+    ({"sources": "a.txt"}, ValueError, r"names that end in one of .cpp .* got '.*a.txt'"),
+    ({"sources": ["a.cpp", "./a.cpp"]}, ValueError, "expected each file once"),
+    ({"sources": "a.cu", "with_cuda": False}, ValueError, "with_cuda: '.*a.cu' is a CUDA source"),
+    ({"with_cuda": "yes"}, TypeError, "with_cuda: expected True, False or None, got 'yes'"),
+    ({"extra_cflags": 5}, TypeError, "extra_cflags: expected"),
+    ({"extra_cflags": "'open"}, ValueError, "extra_cflags: expected a string that a shell can"),
+    ({"extra_include_paths": 5}, TypeError, "extra_include_paths: expected a path"),
+    ({"build_directory": 5}, TypeError, "build_directory: expected a path"),
+    ({"timeout": "soon"}, TypeError, "timeout: expected seconds, got 'soon'"),
+    ({"timeout": 0}, ValueError, "timeout: expected seconds above 0"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "message"), BAD, ids=[m[:30] for _, _, m in BAD])
+def test_T33_K9_bad_arguments(
+    fast: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    kind: type[Exception],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.cpp", "a.cu", "a.txt"):
+        write(tmp_path / name, answer(1))
+    given: dict[str, Any] = {"name": "n", "sources": "a.cpp", **options}
+    with pytest.raises(errors.OpkilnError, match=message) as caught:
+        ok.load(given.pop("name"), given.pop("sources"), **given)
+    assert isinstance(caught.value, kind)
+    assert not child.private_files(store_of(fast))
+
+
+def store_of(fast: Path) -> Path:
+    return fast.parents[1] / "cache"
+
+
+# ---- places ----
+
+
+def test_K5_two_names_in_one_build_directory(
+    fast: Path, tmp_path: Path, parallelize: Callable[..., list[tuple[int, str]]]
+) -> None:
+    folder = tmp_path / "build"
+    folder.mkdir(mode=0o700)
+
+    def ask(i: int) -> tuple[int, str]:
+        with config.scope(cxx=fast):
+            name, value = ("one", 1) if i % 2 else ("two", 2)
+            text = answer(value)
+            ext = ok.load_inline(name, text, functions=ANSWER, build_directory=folder)
+            return ext.answer(), ext.path
+
+    results = parallelize(ask, 8)
+    assert {value for value, _ in results} == {1, 2}
+    assert len({path for _, path in results}) == 2
+    assert all(path.startswith(str(folder)) for _, path in results)
+    assert child.starts(fast) == 2
+    assert child.entries(store_of(fast)) == []
+
+
+def test_a_build_directory_that_cannot_be_used(fast: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "file", "")
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    for path, reason in ((file, "is not a directory"), (open_to_all, "written by other users")):
+        with pytest.raises(errors.CacheError, match=f"build_directory: .*{reason}"):
+            ok.load_inline("n", answer(1), build_directory=path)
+
+
+def test_F070_a_damaged_artifact_is_built_again_once(fast: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.cpp", answer(3))
+    folder = Path(load(source).path).parent
+    for name in (*store.EXTENSION_FILES, store.MANIFEST):
+        forget()
+        (folder / name).write_bytes(b"")
+        with pytest.warns(errors.OpkilnWarning, match="cached extension .* is built again") as said:
+            assert load(source).answer() == 3
+        assert len(said) == 1
+        forget()
+        assert load(source).hit == "disk"
+
+
+def test_F140_threads_build_once(
+    fast: Path, tmp_path: Path, parallelize: Callable[..., list[Extension]]
+) -> None:
+    source = write(tmp_path / "a.cpp", answer(3))
+    cache = store_of(fast)
+
+    def ask(_: int) -> Extension:
+        with config.scope(cxx=fast, cache_dir=cache):
+            return load(source)
+
+    results = parallelize(ask, 8)
+    assert len(set(results)) == 1
+    assert [r.hit for r in results].count("built") == 1
+    assert child.starts(fast) == 1
