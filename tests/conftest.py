@@ -5,6 +5,7 @@ import importlib.util
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import threading
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from tests import jit_child
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -161,6 +163,66 @@ def cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("OPKILN_CACHE_DIR", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def known_compilers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the compiler said of itself, so that not every test asks it again."""
+    from opkiln.runtime import jit
+    from opkiln.runtime.config import config
+
+    folder = tmp_path_factory.mktemp("known") / "cache"
+    with config.scope(cache_dir=folder):
+        jit.compiler()
+    return folder / "compilers"
+
+
+@pytest.fixture
+def known_cache(tmp_path: Path, known_compilers: Path) -> Iterator[Path]:
+    """An own cache directory that knows the compiler, in force for this test."""
+    from opkiln.runtime.config import config
+
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    shutil.copytree(known_compilers, folder / "compilers")
+    with config.scope(cache_dir=folder):
+        yield folder
+
+
+@pytest.fixture
+def fast_cxx(tmp_path: Path, known_cache: Path) -> Iterator[Path]:
+    """A compiler for extensions that takes 10 ms and logs each source; in force for this test."""
+    from opkiln.runtime.config import config
+
+    path = jit_child.fast_extension_compiler(tmp_path / "bin" / "cxx")
+    with config.scope(cxx=path):
+        yield path
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """`mount(options)`: a new tmpfs; `mount(options, source)`: another view of a directory."""
+    made: list[Path] = []
+
+    def do(options: str, source: Path | None = None) -> Path:
+        place = tmp_path / f"mount{len(made)}"
+        place.mkdir()
+        kind = ["-t", "tmpfs", "tmpfs"] if source is None else ["--bind", str(source)]
+        done = (
+            subprocess.run(["mount", "-o", options, *kind, str(place)], check=False)
+            if os.geteuid() == 0
+            else None
+        )
+        if done is None or done.returncode != 0:
+            pytest.skip("may not mount here")
+        made.append(place)
+        if source is not None:  # the kernel takes "ro" of a bind mount only when it is there
+            subprocess.run(["mount", "-o", f"remount,bind,{options}", str(place)], check=True)
+        return place
+
+    yield do
+    for path in made:
+        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 @pytest.fixture

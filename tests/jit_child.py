@@ -135,7 +135,8 @@ def _public(path: Path) -> bool:
 
 
 def private_files(cache: Path) -> list[Path]:
-    return sorted(p for p in cache.glob("*/.*") if not p.name.startswith(".failed-"))
+    kept = (".failed-", ".index-")
+    return sorted(p for p in cache.glob("*/.*") if not p.name.startswith(kept))
 
 
 def main(spec: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """SIGKILL at 50 moments of a build, in every phase of it: the next process always recovers.
 
-Run as a program it prints the histogram of the phases hit: python -m tests.test_jit_kill
+Run as a program it prints the histogram of the phases hit: python -m tests.test_jit_kill; the
+builds of extensions are killed the same way, with `extension` as its argument.
 A builder stops before the chosen system call, says so on a pipe and waits there for its end; so
 each kill lands where it should, without any guess about time.
 """
@@ -18,8 +19,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
+import pytest
 from tests import jit_child as child
 
 MOMENTS = 50
@@ -53,9 +55,59 @@ AUDITED = {
     *("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.utime"),
     *("os.posix_spawn", "os.truncate", "fcntl.flock", "fcntl.fcntl"),
 }
-CALLED = {"write", "fsync", "waitpid", "poll", "pwrite"}
-# Functions of ours that leave the system calls to native code, or may make none.
-OURS = {"look_up", "open_library", "claim", "remove"}
+CALLED = {"write", "fsync", "pwrite"}
+# Functions of ours that leave the system calls to native code, or make none, or any number.
+OURS = {"look_up", "open_library", "claim", "remove", "_wait_one"}
+
+
+# The same of an extension.
+EXTENSION_PHASES = {
+    "_identify": "compiler's identity",
+    "after_build": "ledger",
+    "before_build": "sweep",
+    "sync": "fsync",
+    "publish": "rename",
+    "manifest": "manifest",
+    "add": "index",
+    "_headers": "headers",
+    "opened": "load",
+    "_tidy": "tidy",
+    "_run": "compile",
+    "__exit__": "unlock",
+    "on_disk": "look-up",
+    "_try": "lock",
+    "_private": "private directory",
+    "make_folder": "target directory",
+}
+EXTENSION_ORDER = [
+    *("compiler's identity", "target directory", "lock", "look-up", "sweep", "private directory"),
+    *("source", "compile", "link", "headers", "load", "tidy", "log", "manifest", "index", "fsync"),
+    *("rename", "ledger", "after the rename", "unlock", "done"),
+]
+WRITTEN = {"source0.cpp": "source", "build.log": "log", "interface.py": "log"}
+
+
+def extension_phase_of(frame: FrameType | None) -> str | None:
+    """The phase of a build of an extension that these frames are in; None outside."""
+    names: list[str] = []
+    file = ""
+    words: list[str] = []
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        if frame.f_code.co_name == "write_file":
+            file = os.path.basename(str(frame.f_locals.get("path", "")))  # noqa: PTH119
+        if frame.f_code.co_name == "run_logged":
+            words = frame.f_locals.get("command", [])
+        frame = frame.f_back
+    if "load_inline" not in names:
+        return None
+    if "-shared" in words:
+        return "link"
+    if "make" in names and "index" not in names and (file in WRITTEN or file == "manifest.json"):
+        return WRITTEN.get(file, "manifest")
+    if "_private" in names and "remove" in names:
+        return "after the rename"
+    return next((phase for name, phase in EXTENSION_PHASES.items() if name in names), None)
 
 
 def phase_of(frame: FrameType | None) -> str | None:
@@ -87,7 +139,7 @@ def watch(reached: Callable[[str], None]) -> None:
             return
         busy[0] = True
         try:
-            phase = phase_of(frame)
+            phase = KIND.phase_of(frame)
             if phase is not None:
                 reached(phase)
         finally:
@@ -126,6 +178,18 @@ def forked(work: Callable[[int], None]) -> tuple[int, int]:
     return pid, read
 
 
+def ask_extension(cache: Path) -> tuple[int, str]:
+    import opkiln
+    from opkiln.runtime.config import config
+    from opkiln.runtime.extension import image
+
+    image._images.clear()  # as a new process
+    image._asked.clear()
+    with config.scope(cache_dir=cache, cxx=cache.parent / "bin" / "cxx"):
+        loaded = opkiln.load_inline("answer", TEXT, functions="int answer(void)")
+        return loaded.answer(), loaded.hit
+
+
 def ask(cache: Path) -> tuple[int, str]:
     from opkiln.runtime import jit
     from opkiln.runtime.config import config
@@ -135,11 +199,26 @@ def ask(cache: Path) -> tuple[int, str]:
         return child.call(loaded.addresses["answer"]), loaded.hit
 
 
+class Kind(NamedTuple):
+    """What is built."""
+
+    ask: Callable[[Path], tuple[int, str]]
+    phase_of: Callable[[FrameType | None], str | None]
+    order: list[str]
+
+
+KINDS = {
+    "kernel": Kind(ask, phase_of, ORDER),
+    "extension": Kind(ask_extension, extension_phase_of, EXTENSION_ORDER),
+}
+KIND = KINDS["kernel"]
+
+
 def phases_of_a_build(cache: Path) -> list[str]:
     def work(pipe: int) -> None:
         seen: list[str] = []
         watch(seen.append)
-        ask(cache)
+        KIND.ask(cache)
         sys.setprofile(None)
         os.write(pipe, json.dumps(seen).encode())
 
@@ -166,7 +245,7 @@ def kill_at(cache: Path, phase: str, count: int) -> bool:
             left[0] -= 1
 
         watch(reached)
-        ask(cache)
+        KIND.ask(cache)
         sys.setprofile(None)
         if phase == "done":
             os.write(pipe, b"!")
@@ -186,8 +265,8 @@ def recover(cache: Path) -> dict[str, Any]:
     def work(pipe: int) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            value, hit = ask(cache)
-            again = ask(cache)
+            value, hit = KIND.ask(cache)
+            again = KIND.ask(cache)
         said = [str(one.message) for one in caught]
         report = {"value": value, "hit": hit, "again": again, "warnings": said}
         os.write(pipe, json.dumps(report).encode())
@@ -221,10 +300,10 @@ def moments(seen: list[str]) -> Iterator[tuple[str, int]]:
     counts = collections.Counter(seen)
     shares: collections.Counter[str] = collections.Counter()
     while shares.total() < MOMENTS:
-        for phase in ORDER:
+        for phase in KIND.order:
             if counts[phase] > shares[phase] and shares.total() < MOMENTS:
                 shares[phase] += 1
-    for phase in ORDER:
+    for phase in KIND.order:
         for index in range(shares[phase]):
             yield phase, index * counts[phase] // shares[phase]
 
@@ -234,13 +313,17 @@ def main(folder: Path) -> None:
     from opkiln.runtime import jit
 
     jit.import_builder()
+    if KIND is KINDS["extension"]:
+        import opkiln.runtime.extension.make as _  # noqa: F401
+
+        child.fast_extension_compiler(folder / "bin" / "cxx")
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     seen = phases_of_a_build(folder / "first")
-    unknown = set(seen) - set(ORDER)
+    unknown = set(seen) - set(KIND.order)
     assert not unknown, unknown
     for number, (phase, count) in enumerate(moments(seen)):
         cache = folder / str(number)
-        if phase != ORDER[0]:  # who the compiler is takes as long to ask as all the rest
+        if phase != KIND.order[0]:  # who the compiler is takes as long to ask as all the rest
             cache.mkdir(mode=0o700)
             shutil.copytree(folder / "first" / "compilers", cache / "compilers")
         killed = kill_at(cache, phase, count)
@@ -252,16 +335,16 @@ def main(folder: Path) -> None:
 
 def histogram(reports: list[dict[str, Any]]) -> str:
     lines = []
-    for phase in ORDER:
+    for phase in KIND.order:
         hits = [r.get("hit", "lost") for r in reports if r["phase"] == phase and r["killed"]]
         built = f"{hits.count('built')} built again, {hits.count('disk')} found whole"
         lines.append(f"{phase:20} {'#' * len(hits):8} {len(hits):2} kills: {built}")
     return "\n".join(lines)
 
 
-def run(folder: Path) -> list[dict[str, Any]]:
+def run(folder: Path, kind: str) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.test_jit_kill", str(folder)],
+        [sys.executable, "-m", "tests.test_jit_kill", kind, str(folder)],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
@@ -272,12 +355,16 @@ def run(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_F071_F078_K1_killed_at_fifty_moments(tmp_path: Path) -> None:
-    reports = run(tmp_path)
+@pytest.mark.parametrize("kind", KINDS)
+def test_F071_F078_K1_killed_at_fifty_moments(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "KIND", KINDS[kind])
+    reports = run(tmp_path, kind)
     print(f"\n{histogram(reports)}")
     assert len(reports) == MOMENTS
     assert all(r["killed"] for r in reports)
-    assert {r["phase"] for r in reports} == set(ORDER)
+    assert {r["phase"] for r in reports} == set(KINDS[kind].order)
     for report in reports:
         assert report["status"] == 0, report
         assert report["value"] == 4711, report
@@ -287,8 +374,9 @@ def test_F071_F078_K1_killed_at_fifty_moments(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]))
+    KIND = KINDS[sys.argv[1] if len(sys.argv) > 1 else "kernel"]
+    if len(sys.argv) > 2:
+        main(Path(sys.argv[2]))
     else:
         with tempfile.TemporaryDirectory() as place:
-            print(histogram(run(Path(place))))
+            print(histogram(run(Path(place), *sys.argv[1:] or ["kernel"])))

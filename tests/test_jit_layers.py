@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,31 +41,6 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(store, name, {})
     monkeypatch.setattr(store, "_temporary", None)
     monkeypatch.setattr(jit, "_known", {})
-
-
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    made: list[Path] = []
-
-    def do(options: str, source: Path | None = None) -> Path:
-        place = tmp_path / f"mount{len(made)}"
-        place.mkdir()
-        kind = ["-t", "tmpfs", "tmpfs"] if source is None else ["--bind", str(source)]
-        done = (
-            subprocess.run(["mount", "-o", options, *kind, str(place)], check=False)
-            if ROOT
-            else None
-        )
-        if done is None or done.returncode != 0:
-            pytest.skip("may not mount here")
-        made.append(place)
-        if source is not None:  # the kernel takes "ro" of a bind mount only when it is there
-            subprocess.run(["mount", "-o", f"remount,bind,{options}", str(place)], check=True)
-        return place
-
-    yield do
-    for path in made:
-        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def ask(number: int = 42) -> jit.Loaded:

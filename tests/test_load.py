@@ -3,11 +3,10 @@
 import inspect
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,34 +26,6 @@ ANSWER = "int answer(void)"
 
 def answer(value: object, before: str = "") -> str:
     return f'{before}\nextern "C" int answer() {{ return {value}; }}\n'
-
-
-@pytest.fixture(scope="module")
-def compilers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the compiler said, so that no test asks it again."""
-    folder = tmp_path_factory.mktemp("cache")
-    folder.chmod(0o700)
-    with config.scope(cache_dir=folder):
-        ok.load_inline("warm", answer(0))
-    return folder / "compilers"
-
-
-@pytest.fixture
-def cache(tmp_path: Path, compilers: Path) -> Iterator[Path]:
-    """An own cache directory, in force for the test."""
-    folder = tmp_path / "cache"
-    folder.mkdir(mode=0o700)
-    shutil.copytree(compilers, folder / "compilers")
-    with config.scope(cache_dir=folder):
-        yield folder
-
-
-@pytest.fixture
-def fast(tmp_path: Path, cache: Path) -> Iterator[Path]:
-    """A compiler that takes 10 ms and logs each source; in force for the test."""
-    path = child.fast_extension_compiler(tmp_path / "bin" / "cxx")
-    with config.scope(cxx=path):
-        yield path
 
 
 def write(path: Path, text: str) -> Path:
@@ -84,7 +55,7 @@ def forget() -> None:
 # ---- what comes back ----
 
 
-def test_T31_F069_changed_code_reloads_in_one_process(fast: Path, tmp_path: Path) -> None:
+def test_T31_F069_changed_code_reloads_in_one_process(fast_cxx: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.cpp"
     got = []
     for value in (123, 456, 456, 789):
@@ -92,10 +63,10 @@ def test_T31_F069_changed_code_reloads_in_one_process(fast: Path, tmp_path: Path
         loaded = load(path)
         got.append((loaded.answer(), loaded.hit))
     assert got == [(123, "built"), (456, "built"), (456, "memory"), (789, "built")]
-    assert child.starts(fast) == 3
+    assert child.starts(fast_cxx) == 3
 
 
-def test_T31_inline_code_reloads_and_old_functions_stay(fast: Path) -> None:
+def test_T31_inline_code_reloads_and_old_functions_stay(fast_cxx: Path) -> None:
     one, two, again = (ok.load_inline("n", answer(v), functions=ANSWER) for v in (1, 2, 1))
     assert [one.answer(), two.answer(), again.answer()] == [1, 2, 1]
     assert (again.hit, again == one, hash(again) == hash(one), two == one) == (
@@ -106,7 +77,7 @@ def test_T31_inline_code_reloads_and_old_functions_stay(fast: Path) -> None:
     assert ok.load_inline("n", answer(2), functions=ANSWER).hit == "disk"
 
 
-def test_functions_take_arrays_and_structures(cache: Path) -> None:
+def test_functions_take_arrays_and_structures(known_cache: Path) -> None:
     text = """
     #include <cmath>
     #include <cstdint>
@@ -144,7 +115,7 @@ def test_functions_take_arrays_and_structures(cache: Path) -> None:
     assert "extension 'arrays': ends, path, total" in repr(ext)
 
 
-def test_A15_K7_several_sources_with_equal_names(cache: Path, tmp_path: Path) -> None:
+def test_A15_K7_several_sources_with_equal_names(known_cache: Path, tmp_path: Path) -> None:
     parts = [
         write(tmp_path / f"d{i}" / "part.cpp", f"int part{i}() {{ return {i}; }}") for i in (1, 2)
     ]
@@ -155,7 +126,7 @@ def test_A15_K7_several_sources_with_equal_names(cache: Path, tmp_path: Path) ->
     assert (kept.count(".o"), kept.count(".d"), kept.count(".ninja")) == (3, 3, 1)
 
 
-def test_A26_unload_is_refused_while_something_uses_it(fast: Path) -> None:
+def test_A26_unload_is_refused_while_something_uses_it(fast_cxx: Path) -> None:
     ext = ok.load_inline("u", answer(5), functions=ANSWER)
     ext.hold("op x::y")
     with pytest.raises(errors.InUse, match=r"'u' cannot be unloaded: op x::y in use"):
@@ -189,7 +160,7 @@ def mapped() -> str:
 
 @pytest.mark.parametrize("with_ninja", [True, False])
 def test_T32_F095_F096_odd_paths_and_flags(
-    cache: Path, tmp_path: Path, with_ninja: bool, monkeypatch: pytest.MonkeyPatch
+    known_cache: Path, tmp_path: Path, with_ninja: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not with_ninja:
         monkeypatch.setattr(ninja, "find", lambda: None)
@@ -227,7 +198,7 @@ def test_a_dependency_file_is_read_as_make_reads_it(text: str, found: list[str])
 # ---- what causes a build ----
 
 
-def test_A14_F061_F062_headers_count_by_content(cache: Path, tmp_path: Path) -> None:
+def test_A14_F061_F062_headers_count_by_content(known_cache: Path, tmp_path: Path) -> None:
     header = write(tmp_path / "in" / "value.h", "#define V 1")
     unrelated = write(tmp_path / "in" / "unrelated.h", "")
     source = write(tmp_path / "a.cpp", answer("V", "#include <cstddef>\n#include <value.h>"))
@@ -257,7 +228,7 @@ def test_A14_F061_F062_headers_count_by_content(cache: Path, tmp_path: Path) -> 
     assert ask() == (1, "disk")
 
 
-def test_F061_a_header_that_comes_before_another_is_seen(cache: Path, tmp_path: Path) -> None:
+def test_F061_a_header_that_comes_before_another_is_seen(known_cache: Path, tmp_path: Path) -> None:
     late = write(tmp_path / "late" / "value.h", "#define V 1")
     first = tmp_path / "first"
     source = write(
@@ -278,7 +249,7 @@ def test_F061_a_header_that_comes_before_another_is_seen(cache: Path, tmp_path: 
 
 
 def test_a_header_that_is_written_while_it_is_compiled(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    known_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     header = write(tmp_path / "value.h", "#define V 1")
     source = write(tmp_path / "a.cpp", answer("V", '#include "value.h"'))
@@ -295,18 +266,18 @@ def test_a_header_that_is_written_while_it_is_compiled(
     monkeypatch.setattr(ninja, "run", meanwhile)
     assert load(source).answer() == 2
     assert not list(edits)  # twice: the second writes what was there, which changes nothing
-    assert len(child.entries(cache)) == 1
+    assert len(child.entries(known_cache)) == 1
 
 
 def test_sources_that_never_keep_still_are_an_error(
-    fast: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fast_cxx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = write(tmp_path / "a.cpp", answer(0))
     real = ninja.run
 
     def meanwhile(*args: Any) -> bytes:
         log = real(*args)
-        write(source, answer(child.starts(fast)))
+        write(source, answer(child.starts(fast_cxx)))
         return log
 
     monkeypatch.setattr(ninja, "run", meanwhile)
@@ -323,7 +294,7 @@ def asked(**options: Any) -> str:
     return find.asked(one, (), backend, []).parts.hexdigest
 
 
-def test_K2_T37_the_key_is_content_and_groups_stay_apart(cache: Path) -> None:
+def test_K2_T37_the_key_is_content_and_groups_stay_apart(known_cache: Path) -> None:
     keys = [
         asked(),
         asked(cflags=["-DA", "-DB"]),
@@ -373,28 +344,28 @@ def elsewhere(*sources: Path, **env: object) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_F067_K2_a_new_process_builds_nothing(fast: Path, tmp_path: Path) -> None:
+def test_F067_K2_a_new_process_builds_nothing(fast_cxx: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "a.cpp", answer(42))
     first = load(source)
     cache = Path(first.path).parents[2]
     for seed in (1, 2):
-        got = elsewhere(source, OPKILN_CACHE_DIR=cache, OPKILN_CXX=fast, PYTHONHASHSEED=seed)
+        got = elsewhere(source, OPKILN_CACHE_DIR=cache, OPKILN_CXX=fast_cxx, PYTHONHASHSEED=seed)
         assert (got["value"], got["hit"], got["spawned"]) == (42, "disk", [])
         assert got["key"] == first.parts.hexdigest
         unwanted = {"cffi", "pycparser", "opkiln.runtime.extension.make", "rich"}
         assert unwanted.isdisjoint(got["modules"])
-    assert child.starts(fast) == 1
+    assert child.starts(fast_cxx) == 1
 
 
-def test_F105_F119_a_full_cache_serves_without_a_compiler(fast: Path, tmp_path: Path) -> None:
+def test_F105_F119_a_full_cache_serves_without_a_compiler(fast_cxx: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "a.cpp", answer(42))
     lower = Path(load(source).path).parents[2]
-    fast.unlink()
+    fast_cxx.unlink()
     got = elsewhere(
         source,
         OPKILN_CACHE_DIR=tmp_path / "own",
         OPKILN_CACHE_LOWER=lower,
-        OPKILN_CXX=fast,
+        OPKILN_CXX=fast_cxx,
         PATH=tmp_path,
     )
     assert (got["value"], got["hit"]) == (42, "disk")
@@ -403,7 +374,9 @@ def test_F105_F119_a_full_cache_serves_without_a_compiler(fast: Path, tmp_path: 
 # ---- failures ----
 
 
-def test_K3_T33_a_failure_is_told_each_time_and_then_mended(cache: Path, tmp_path: Path) -> None:
+def test_K3_T33_a_failure_is_told_each_time_and_then_mended(
+    known_cache: Path, tmp_path: Path
+) -> None:
     source = write(tmp_path / "a.cpp", "#include <cstddef>\nint f() {\n  return oops;\n}\n")
     for _ in range(2):
         with pytest.raises(errors.CompileFailed) as caught:
@@ -416,12 +389,12 @@ def test_K3_T33_a_failure_is_told_each_time_and_then_mended(cache: Path, tmp_pat
         assert str(source) in error.command
         assert error.log_path is not None
         assert "oops" in error.log_path.read_text(encoding="utf-8")
-    assert not child.private_files(cache)
+    assert not child.private_files(known_cache)
     write(source, answer(8))
     assert load(source).answer() == 8
 
 
-def test_failures_of_the_link_and_of_a_header(cache: Path, tmp_path: Path) -> None:
+def test_failures_of_the_link_and_of_a_header(known_cache: Path, tmp_path: Path) -> None:
     with pytest.raises(errors.CompileFailed, match="the link step failed") as caught:
         ok.load_inline("x", answer(1), extra_ldflags=["-lnothing_of_that_name"])
     assert "nothing_of_that_name" in str(caught.value)
@@ -429,21 +402,23 @@ def test_failures_of_the_link_and_of_a_header(cache: Path, tmp_path: Path) -> No
         ok.load_inline("x", '#include "nowhere.h"\n')
     with pytest.raises(errors.LoadFailed, match="undefined symbol: nobody_defines_it"):
         ok.load_inline("x", answer("nobody_defines_it()", 'extern "C" int nobody_defines_it();'))
-    assert child.entries(cache) == []
-    assert child.private_files(cache) == []
+    assert child.entries(known_cache) == []
+    assert child.private_files(known_cache) == []
 
 
-def test_a_symbol_that_is_not_there(cache: Path) -> None:
+def test_a_symbol_that_is_not_there(known_cache: Path) -> None:
     with pytest.raises(errors.SymbolMissing, match="does not export as a C function") as caught:
         ok.load_inline("x", "int answer() { return 1; }", functions=ANSWER)
     assert 'write extern "C" in front of the definition of answer' in str(caught.value)
     with pytest.raises(errors.SymbolMissing, match="'missing', which the library does not export"):
         ok.load_inline("x", answer(1), functions="int missing(void)")
-    assert child.entries(cache) == []
+    assert child.entries(known_cache) == []
     assert ok.load_inline("x", answer(1), functions=ANSWER).answer() == 1
 
 
-def test_K31_a_hanging_compiler_is_ended_with_its_children(cache: Path, tmp_path: Path) -> None:
+def test_K31_a_hanging_compiler_is_ended_with_its_children(
+    known_cache: Path, tmp_path: Path
+) -> None:
     body = child.PROBES + 'echo "partial output"\nsleep 47.11 & echo $! > "$LOG"\nwait'
     hanging = child.stub(tmp_path / "bin" / "cxx", body)
     source = write(tmp_path / "a.cpp", answer(1))
@@ -457,7 +432,7 @@ def test_K31_a_hanging_compiler_is_ended_with_its_children(cache: Path, tmp_path
     assert load(source).answer() == 1
 
 
-def test_K8_lists_stay_and_unknown_keywords_are_refused(fast: Path, tmp_path: Path) -> None:
+def test_K8_lists_stay_and_unknown_keywords_are_refused(fast_cxx: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "a.cpp", answer(1))
     lists: dict[str, list[Any]] = {
         "functions": [ANSWER],
@@ -506,7 +481,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 @pytest.mark.parametrize(("options", "kind", "message"), BAD, ids=[m[:30] for _, _, m in BAD])
 def test_T33_K9_bad_arguments(
-    fast: Path,
+    fast_cxx: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     options: dict[str, Any],
@@ -520,24 +495,24 @@ def test_T33_K9_bad_arguments(
     with pytest.raises(errors.OpkilnError, match=message) as caught:
         ok.load(given.pop("name"), given.pop("sources"), **given)
     assert isinstance(caught.value, kind)
-    assert not child.private_files(store_of(fast))
+    assert not child.private_files(store_of(fast_cxx))
 
 
-def store_of(fast: Path) -> Path:
-    return fast.parents[1] / "cache"
+def store_of(fast_cxx: Path) -> Path:
+    return fast_cxx.parents[1] / "cache"
 
 
 # ---- places ----
 
 
 def test_K5_two_names_in_one_build_directory(
-    fast: Path, tmp_path: Path, parallelize: Callable[..., list[tuple[int, str]]]
+    fast_cxx: Path, tmp_path: Path, parallelize: Callable[..., list[tuple[int, str]]]
 ) -> None:
     folder = tmp_path / "build"
     folder.mkdir(mode=0o700)
 
     def ask(i: int) -> tuple[int, str]:
-        with config.scope(cxx=fast):
+        with config.scope(cxx=fast_cxx):
             name, value = ("one", 1) if i % 2 else ("two", 2)
             text = answer(value)
             ext = ok.load_inline(name, text, functions=ANSWER, build_directory=folder)
@@ -547,11 +522,11 @@ def test_K5_two_names_in_one_build_directory(
     assert {value for value, _ in results} == {1, 2}
     assert len({path for _, path in results}) == 2
     assert all(path.startswith(str(folder)) for _, path in results)
-    assert child.starts(fast) == 2
-    assert child.entries(store_of(fast)) == []
+    assert child.starts(fast_cxx) == 2
+    assert child.entries(store_of(fast_cxx)) == []
 
 
-def test_a_build_directory_that_cannot_be_used(fast: Path, tmp_path: Path) -> None:
+def test_a_build_directory_that_cannot_be_used(fast_cxx: Path, tmp_path: Path) -> None:
     file = write(tmp_path / "file", "")
     open_to_all = tmp_path / "open"
     open_to_all.mkdir()
@@ -561,7 +536,7 @@ def test_a_build_directory_that_cannot_be_used(fast: Path, tmp_path: Path) -> No
             ok.load_inline("n", answer(1), build_directory=path)
 
 
-def test_F070_a_damaged_artifact_is_built_again_once(fast: Path, tmp_path: Path) -> None:
+def test_F070_a_damaged_artifact_is_built_again_once(fast_cxx: Path, tmp_path: Path) -> None:
     source = write(tmp_path / "a.cpp", answer(3))
     folder = Path(load(source).path).parent
     for name in (*store.EXTENSION_FILES, store.MANIFEST):
@@ -575,16 +550,16 @@ def test_F070_a_damaged_artifact_is_built_again_once(fast: Path, tmp_path: Path)
 
 
 def test_F140_threads_build_once(
-    fast: Path, tmp_path: Path, parallelize: Callable[..., list[Extension]]
+    fast_cxx: Path, tmp_path: Path, parallelize: Callable[..., list[Extension]]
 ) -> None:
     source = write(tmp_path / "a.cpp", answer(3))
-    cache = store_of(fast)
+    cache = store_of(fast_cxx)
 
     def ask(_: int) -> Extension:
-        with config.scope(cxx=fast, cache_dir=cache):
+        with config.scope(cxx=fast_cxx, cache_dir=cache):
             return load(source)
 
     results = parallelize(ask, 8)
     assert len(set(results)) == 1
     assert [r.hit for r in results].count("built") == 1
-    assert child.starts(fast) == 1
+    assert child.starts(fast_cxx) == 1

@@ -203,6 +203,8 @@ def _name(kernel: Kernel) -> str:
 
 def _operations(kernel: Kernel, most: int) -> str:
     shown = " ".join(kernel.operations[:most]) or "-"
+    if kernel.kind == "extension":
+        shown = f"extension: {shown}"
     more = len(kernel.operations) - most
     return f"{shown} +{more}" if more > 0 else shown
 

@@ -180,7 +180,8 @@ def cache() -> Iterator[Check]:
         return
     count = size = 0
     for folder, _, files in os.walk(used):
-        count += not {store.LIBRARY, store.DEVICE_FILES[1]}.isdisjoint(files)
+        libraries = {store.LIBRARY, store.DEVICE_FILES[1], store.EXTENSION_FILES[1]}
+        count += not libraries.isdisjoint(files)
         size += sum(_size(f"{folder}/{file}") for file in files)
     most = config.cache_max_bytes
     limit = f"of at most {_bytes(most)}" if most else "without a limit"

@@ -8,7 +8,6 @@ name what is gone.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from opkiln.runtime.jit import store
@@ -54,11 +53,3 @@ def add(folder: str, name: str, asked: str, built: str) -> None:
             kept = [first, *(line for line in known if line != first)][:_MOST]
             text = "".join(f"{asked} {built}\n" for asked, built in kept)
             store.write_whole(_path(folder, name), text.encode())
-
-
-def is_orphan(path: str) -> bool:
-    """Whether no artifact is left that an index may name."""
-    folder, _, file = path.rpartition("/")
-    prefix = file.removeprefix(store.INDEX) + "-"
-    with os.scandir(folder) as found:
-        return not any(entry.name.startswith(prefix) for entry in found)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _DAY = 86400.0
 _UNKNOWN_USE = 3600.0  # where no locks tell what is in use, what was used within the hour counts
 _LEDGER = ".sizes"
+_BUILD = ".build-"
 _LEDGER_BYTES = 4096
 _SLACK = 16  # a sixteenth of the limit is made free, so that a full cache is not searched each time
 _SWEEP_EVERY = 64
@@ -193,7 +194,25 @@ def sweep(base: str, *, dry_run: bool = False) -> list[str]:
                     gone.append(path)
                     if not dry_run:
                         store.remove(path)
+            for path in _orphans(folder):
+                gone.append(path)
+                if not dry_run:
+                    store.remove(path)
     return gone
+
+
+def _orphans(folder: str) -> list[str]:
+    """Lists of extensions of which none is left, and none is being built."""
+    with contextlib.suppress(OSError):
+        names = os.listdir(folder)
+        builds = (n.removeprefix(_BUILD).rsplit("-", 3)[0] for n in names if n.startswith(_BUILD))
+        stems = {n.rpartition("-")[0] for n in (*names, *builds) if store.is_entry_name(n)}
+        return [
+            f"{folder}/{name}"
+            for name in names
+            if name.startswith(store.INDEX) and name.removeprefix(store.INDEX) not in stems
+        ]
+    return []
 
 
 def failed_builds(base: str) -> Iterator[str]:

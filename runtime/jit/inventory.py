@@ -39,8 +39,9 @@ class Kernel:
     size: int  # bytes of disk
     used: float  # seconds since 1970
     in_use: bool | None  # by a living process; None where that cannot be known
+    kind: str  # "kernel" or "extension"
     functions: int
-    operations: tuple[str, ...]
+    operations: tuple[str, ...]  # of an extension, its functions
     dtypes: tuple[str, ...]
     made: int  # seconds since 1970
     compiler: str
@@ -207,8 +208,10 @@ def _kernel(one: Kept, layer: Layer, in_use: bool | None) -> Kernel:
     except ValueError as error:
         problem = str(error)
     parts = dict(part.split("=", 1) for part in said.texts("parts") if "=" in part)
-    named = ("flags.optimize", "flags.extra", "compiler.flags", "compiler.arch")
+    named = ("flags.optimize", "flags.extra", "cpp.flags", "compiler.flags", "compiler.arch")
     operations, dtypes = describe(text)
+    if entry.extension:
+        operations = tuple(said.texts("symbols"))
     return Kernel(
         path=entry.path,
         lower=layer.lower,
@@ -216,6 +219,7 @@ def _kernel(one: Kept, layer: Layer, in_use: bool | None) -> Kernel:
         size=one.size,
         used=one.used,
         in_use=in_use,
+        kind=entry.kind,
         functions=len(said.texts("symbols")),
         operations=operations,
         dtypes=dtypes,
