@@ -85,7 +85,7 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int
 
     def tell(self: lock.ProcessLock) -> bool:
         got = real(self)
-        if not got and "index" not in self._path:
+        if not got and self._wait > 5:  # neither a look at left-overs, nor the list of a name
             (tmp_path / f"waiting-{os.getpid()}").touch()
         return got
 
@@ -125,7 +125,7 @@ def test_K4_who_waited_for_a_failure_builds_itself(
     wait_for(lambda: waiting() == 1)
     go(fast_cxx)
     failed = owner.finish()
-    assert failed["error"] == "CompileFailed"
+    assert failed.get("error") == "CompileFailed", failed
     assert "no luck" in failed["message"]
     assert waiter.finish() == {"value": 42, "hit": "built"}
     assert Child().finish() == {"value": 42, "hit": "disk"}
