@@ -107,6 +107,7 @@ def test_functions_take_arrays_and_structures(known_cache: Path) -> None:
     assert (ends.low, ends.high) == (0.0, 4.0)
     assert Path(ext.path).is_file()  # a name of every extension wins; the function is in lib
     assert ext.lib.path() == 7
+    assert ext.library.path == ext.path
     assert ext.library.symbol("total") == int(ext.ffi.cast("intptr_t", ext.total))
     assert {"total", "ends", "unload"} <= set(dir(ext))
     with pytest.raises(errors.SymbolMissing, match="no function 'totl'; declared: ends, path, tot"):

@@ -188,6 +188,7 @@ def _find(wanted: Spec, layers: list[Layer], verbose: bool, keep: bool) -> Exten
         except Changed as changed:
             before = changed.digests
             continue
+        built.settle()
         return Extension(wanted.name, built, hit)
     raise CompileFailed(
         f"extension {wanted.name!r}: its files changed while they were compiled, each time",

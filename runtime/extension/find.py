@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from opkiln.runtime.extension import declare, files, headers, image, index
 from opkiln.runtime.extension.image import Image
 from opkiln.runtime.jit import store
-from opkiln.runtime.jit.load import open_library, usable
+from opkiln.runtime.jit.load import usable
 from opkiln.runtime.key import KeyParts, sha256
 
 if TYPE_CHECKING:
@@ -114,10 +114,7 @@ def opened(entry: Entry, path: str, text: bytes, parts: KeyParts, found: headers
         ffi = declare.run(text)
     except Exception as error:
         raise store.Damaged(f"{os.path.basename(entry.source)} does not run ({error})") from None
-    library = open_library(path, ()).library
-    if not entry.lower:
-        library.claim(store.claims_file(os.path.dirname(entry.folder)), entry.claim)
-    return Image(entry, parts, found, library, ffi)
+    return Image(entry, parts, found, image.open_claimed(entry, path), ffi)
 
 
 def source_digests(spec: Spec) -> tuple[str, ...]:

@@ -6,11 +6,15 @@ registered with it lives, or while one of its functions is held.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from opkiln.runtime.errors import InUse, SymbolMissing
+from opkiln.runtime.jit import store
+from opkiln.runtime.jit.load import open_library
 from opkiln.runtime.locks import ForkLock
 
 if TYPE_CHECKING:
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from opkiln.runtime.jit.store import Entry
     from opkiln.runtime.key import KeyParts
 
+_SOMEONE = "something registered with it"
 _guard = ForkLock()
 _images: dict[str, Image] = {}  # by the path of the artifact
 _asked: dict[tuple[str, str], list[Image]] = {}  # by cache directory and key of what was asked for
@@ -48,11 +53,30 @@ class Image:
     def _references(self) -> dict[str, int]:
         return {name: sys.getrefcount(getattr(self.lib, name)) for name in self.names}
 
+    def settle(self) -> None:
+        """Name the library as it is published; it was loaded where it was built."""
+        with _guard:
+            if self.library is not None and self.library.path != self.entry.library:
+                with contextlib.suppress(
+                    OSError
+                ):  # removed: only its name is lost
+                    library = open_claimed(self.entry, self.entry.library)
+                    if library.handle == self.library.handle:
+                        self.library = library
+
     def in_use(self) -> Iterator[str]:
         """What keeps it from being unloaded."""
         yield from (who for who, count in self.held.items() if count > 0)
         now = self._references()
         yield from (f"function {n!r}" for n in self.names if now[n] > self._counts[n])
+
+
+def open_claimed(entry: Entry, path: str) -> Library:
+    """Load the library of an artifact, and tell whoever prunes the cache that it is in use."""
+    library: Library = open_library(path, ()).library
+    if not entry.lower:
+        library.claim(store.claims_file(os.path.dirname(entry.folder)), entry.claim)
+    return library
 
 
 def shared(image: Image, base: str, asked: str) -> Image:
@@ -117,12 +141,12 @@ class Extension:
             )
         return self._image
 
-    def hold(self, who: str) -> None:
+    def hold(self, who: str = _SOMEONE) -> None:
         """Refuse `unload` until `release(who)`: an op or an executor uses an address of it."""
         with _guard:
             self._loaded().held[who] += 1
 
-    def release(self, who: str) -> None:
+    def release(self, who: str = _SOMEONE) -> None:
         """End one `hold(who)`."""
         with _guard:
             if self._image.held[who] <= 0:
