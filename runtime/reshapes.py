@@ -14,7 +14,7 @@ from opkiln.runtime.graph import Graph, Node, make, topological
 from opkiln.runtime.infer import guards
 
 _COMPUTED = (p.Elementwise, p.Cast)
-_READ = (
+READ = (
     p.Input,
     p.Reshape,
     p.UpdateSlices,
@@ -61,7 +61,7 @@ def _moved(
     target = tuple([new[n] for n in node.src[1:]])
     made: dict[Node, Node] = {}
     for leaf in leaves:
-        if not isinstance(new[leaf].op, _READ) or not _spans(leaf, value):
+        if not isinstance(new[leaf].op, READ) or not _spans(leaf, value):
             return None
         made[leaf] = _reshaped(new[leaf], value.shape, target)
     for inner in reversed(region):  # sources first

@@ -10,6 +10,8 @@ math="fast", to come.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -18,7 +20,7 @@ import numpy as np
 
 from opkiln.ops import primitives as p
 from opkiln.ops.defs import OpDef
-from opkiln.ops.dtypes import kind_of, lossless
+from opkiln.ops.dtypes import is_half, kind_of, lossless
 from opkiln.ops.table import ELEMENTWISE
 from opkiln.runtime.errors import OpkilnError
 from opkiln.runtime.graph import (
@@ -32,7 +34,7 @@ from opkiln.runtime.graph import (
 )
 from opkiln.runtime.infer import guards
 from opkiln.runtime.reference import evaluate_host, interpret, scalar
-from opkiln.runtime.reshapes import reshape_operands
+from opkiln.runtime.reshapes import READ, reshape_operands
 
 Rule = Callable[[Node], Node | None]
 DT = np.dtype[Any]
@@ -345,6 +347,64 @@ def _merged(node: Node) -> Node | None:
     return make(merged, *node.src[:rank], *src)
 
 
+# ---- unroll: short reductions ----
+
+_MOST_READ, _MOST_COMPUTED = 16, 4  # places: the source is printed as often
+_STEPS = {
+    "sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "any": "logical_or",
+    "all": "logical_and", **{row: row for row in ("logical_xor", "bitwise_and", "bitwise_or",
+    "bitwise_xor")},
+}  # fmt: skip
+
+
+def _unrolled(node: Node) -> Node | None:
+    """A reduction over a few places, known while tracing, as an elementwise op on slices.
+
+    A loop over them is too short, and where an axis that stays is inside it, packs what it reads.
+    Rows of the last axes alone have a loop for short ones, and programs of rows need them whole.
+    """
+    op = node.op
+    if not isinstance(op, p.Reduce) or op.seeded or op.row not in _STEPS or node.dtype != op.dtype:
+        return None
+    source = node.src[0]
+    extents = [const_value(source.shape[axis]) or 0 for axis in op.axes]
+    inner = op.axes == tuple(range(source.rank - len(op.axes), source.rank))
+    rounds = op.row in {"sum", "prod"} and (node.dtype.kind == "c" or is_half(node.dtype))
+    most = _MOST_READ if isinstance(_viewed(source).op, READ) else _MOST_COMPUTED
+    if inner or rounds or not 1 < math.prod(extents) <= most:
+        return None
+    steps, one = (1,) * len(op.axes), host_const(1)
+    terms: list[Node] = []
+    for place in itertools.product(*(range(int(n)) for n in extents)):
+        bounds = [bound for start in place for bound in (host_const(start), one)]
+        term = make(p.Slice(op.axes, steps), source, *bounds)
+        terms.append(term if op.keepdims else make(p.Squeeze(op.axes), term))
+    half = _MOST_READ
+    while half := half // 2:  # the order of a fold's accumulators
+        for at, other in enumerate(terms[half:]):
+            terms[at] = make(p.Elementwise(_STEPS[op.row]), terms[at], other)
+        del terms[half:]
+    return _settled_fold(op.row, terms[0])
+
+
+def _settled_fold(row: str, value: Node) -> Node:
+    """The total as loops give it: no -0.0 for a float's sum, max or min, one NaN for the latter."""
+    if kind_of(value.dtype) != "f" or row == "prod":
+        return value
+    nan, zero = (make(p.Constant(value.dtype.type(x))) for x in (np.nan, 0))
+    result = make(p.Elementwise("add"), value, zero)
+    if row == "sum":
+        return result
+    return make(p.Elementwise("where"), make(p.Elementwise("not_equal"), value, value), nan, result)
+
+
+def _viewed(node: Node) -> Node:
+    """What the views are of."""
+    while isinstance(node.op, p.VIEWS):
+        node = node.src[0]
+    return node
+
+
 _EVERY_ROW = tuple(ELEMENTWISE)
 _Where = type[OpDef] | Collection[str]  # what a rule looks at: an op type, or rows of the op table
 
@@ -373,8 +433,13 @@ SIMPLIFY: tuple[tuple[str, _Where, Rule], ...] = (
     ("reshape", p.Reshape, _reshaped),
     ("broadcast_operand", _EVERY_ROW, _broadcast_operand),
 )
+UNROLL: tuple[tuple[str, _Where, Rule], ...] = (("short_reduction", p.Reduce, _unrolled),)
 RESHAPE_OPERANDS = "reshape_operands"  # the pass of runtime/reshapes.py, from level 2 on
-TABLES: dict[str, tuple[tuple[str, _Where, Rule], ...]] = {"fold": FOLD, "simplify": SIMPLIFY}
+TABLES: dict[str, tuple[tuple[str, _Where, Rule], ...]] = {
+    "fold": FOLD,
+    "simplify": SIMPLIFY,
+    "unroll": UNROLL,
+}
 MERGE = "merge_updates"  # of values that only one update reads, which no single node can tell
 _Index = dict[Any, list[tuple[str, Rule]]]
 
