@@ -39,6 +39,8 @@ __all__ = [
     "table",
 ]
 HERE = Path(__file__).resolve().parent
+# One thread for each call, as the peers have it; threads.py asks for more. Read at first need.
+os.environ.setdefault("OPKILN_NUM_THREADS", "1")
 # Of native/reference.cpp, as its head says.
 FLAGS = "-O3 -march=native -fno-math-errno -ffp-contract=off -fopenmp-simd -shared -fPIC"
 

@@ -12,7 +12,7 @@ import contextlib
 import contextvars
 import math
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar, cast, overload
 
 from opkiln.runtime.errors import ConfigError, warn
@@ -183,9 +183,9 @@ class Setting(Generic[T]):
         self.default = default
         self.accepts = accepts
         self.doc = doc
-        #: What else must learn of a new value, and of one in a scope (returns what undoes it).
+        #: What else must learn of a new value, and of scopes that begin or end in this thread.
         self.tell: Callable[[T], object] | None = None
-        self.tell_scope: Callable[[T], Callable[[], object]] | None = None
+        self.tell_scope: Callable[[], object] | None = None
 
     def __set_name__(self, owner: type[Config], name: str) -> None:
         """Learn the field name."""
@@ -205,6 +205,10 @@ class Setting(Generic[T]):
             value: T = scoped[self.name]
             return value
         return self.of_process(instance)
+
+    def is_scoped(self) -> bool:
+        """Whether a scope of this context sets it."""
+        return self.name in _SCOPED.get(_NOTHING)
 
     def of_process(self, instance: Config) -> T:
         """The value outside all scopes."""
@@ -323,13 +327,16 @@ class Config:
             checked[name] = self._row(name).checked(value, f"config.scope({name}=)")
         token = _SCOPED.set(checked)
         try:
-            with contextlib.ExitStack() as undo:
-                for name in values:
-                    if told := self._row(name).tell_scope:
-                        undo.callback(told(checked[name]))
-                yield self
+            self._tell_scope(values)
+            yield self
         finally:
             _SCOPED.reset(token)
+            self._tell_scope(values)
+
+    def _tell_scope(self, names: Iterable[str]) -> None:
+        for name in names:
+            if tell := self._row(name).tell_scope:
+                tell()
 
     def reload(self) -> None:
         """Forget assignments and the values read so far, so that the environment is read again."""

@@ -10,8 +10,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -27,6 +25,13 @@ if TYPE_CHECKING:
         output: str
         log_path: Path | None
         source_path: Path | None
+
+    from numpy.exceptions import AxisError as _NumpyAxisError
+else:
+    try:
+        from numpy.exceptions import AxisError as _NumpyAxisError
+    except ImportError:  # in a sub-interpreter: SubInterpreterError has to say so
+        _NumpyAxisError = IndexError
 
 
 def _rebuild(cls: type[OpkilnError], args: tuple[Any, ...], state: dict[str, Any]) -> OpkilnError:
@@ -129,7 +134,7 @@ class ReductionError(OpkilnError, ValueError):
     """
 
 
-class AxisError(ShapeError, np.exceptions.AxisError):
+class AxisError(ShapeError, _NumpyAxisError):
     """An axis is out of range or repeated.
 
     Fix: name each axis once, from `-x.ndim` to `x.ndim - 1`.
@@ -319,6 +324,13 @@ class RegistrationError(OpkilnError, ValueError):
     """A custom op has the name of another one with other content, or is not registered.
 
     Fix: choose another name, or `unregister()` the op that has it.
+    """
+
+
+class SubInterpreterError(OpkilnError, ImportError):
+    """opkiln, which needs NumPy, was asked for in a sub-interpreter.
+
+    Fix: use threads or processes; NumPy serves the first interpreter of a process only.
     """
 
 

@@ -6,7 +6,6 @@ The workers are native/core/threads.h; here are the ways to say how many there m
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -103,10 +102,13 @@ def _tell(count: int | None) -> None:
     native.set_num_threads(count or 0)
 
 
-def _tell_scope(count: int | None) -> Callable[[], object]:
-    former = native.set_own_num_threads(count or native.usable_cpus())
-    return lambda: native.set_own_num_threads(former)
+def _tell_scope() -> None:
+    count = 0  # as the process
+    if Config.num_threads.is_scoped():
+        count = config.num_threads or native.usable_cpus()
+    native.set_own_num_threads(count)
 
 
 Config.num_threads.tell = _tell
 Config.num_threads.tell_scope = _tell_scope
+_tell_scope()  # in case this is imported within one

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import importlib.util
 import os
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -323,3 +326,225 @@ def test_F086_a_forked_child_starts_workers_of_its_own() -> None:
         assert same()
     """)
     assert printed(code) == ""
+
+
+WORKER = """
+import concurrent.futures, multiprocessing
+import numpy as np, opkiln as ok
+from opkiln import native
+
+f = ok.compile(lambda x: np.exp(x) * np.tanh(x))
+
+def begin():
+    native.set_helper_ns(0)
+    ok.set_num_threads(2)
+
+def work(n):
+    x = np.linspace(0, 1, n, dtype="f4")
+    return f(x).tobytes(), native.worker_stats()["split"]
+
+if __name__ == "__main__":
+    begin()
+    want = work(300_007)
+    for method in ("spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        with concurrent.futures.ProcessPoolExecutor(1, context, initializer=begin) as pool:
+            for got in pool.map(work, [300_007] * 2):
+                assert got[0] == want[0] and got[1] > 0
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        assert all(got[0] == want[0] for got in pool.map(work, [300_007] * 20))
+"""
+
+
+def test_F088_executors_and_their_ways_to_start_processes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(WORKER)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("end", ["pass", "import sys; sys.exit()", "raise SystemExit(0)"])
+def test_F126_exit_while_workers_run(end: str) -> None:
+    code = textwrap.dedent(PARALLEL) + textwrap.dedent(f"""
+        going = threading.Event()
+        def calls():
+            while True:
+                f(x)
+                going.set()
+        for _ in range(2):
+            threading.Thread(target=calls, daemon=True).start()
+        going.wait()
+        {end}
+    """)
+    assert printed(code) == ""
+
+
+def test_F126_the_last_call_comes_from_a_thread_after_main() -> None:
+    code = textwrap.dedent(PARALLEL) + textwrap.dedent("""
+        import atexit
+        atexit.register(lambda: print("end", same()))
+        def late():
+            threading.main_thread().join()
+            print("late", same())
+        threading.Thread(target=late).start()
+    """)
+    assert printed(code).split() == ["late", "True", "end", "True"]
+
+
+def test_where_no_thread_can_be_started_the_caller_works_alone() -> None:
+    code = """
+        import resource
+        import numpy as np, opkiln as ok
+        from opkiln import native
+        f = ok.compile(lambda x: np.exp(x) * np.tanh(x))
+        x = np.linspace(0, 1, 300_007, dtype="f4")
+        ok.set_num_threads(1)
+        want = f(x)
+        ok.set_num_threads(8)
+        native.set_helper_ns(0)
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**22, limits[1]))  # no room for a stack
+        got = f(x)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+        assert (got == want).all() and native.worker_stats()["workers"] == 0
+        f(x)
+        assert native.worker_stats()["workers"] > 0
+    """
+    assert printed(code) == ""
+
+
+def test_sub_interpreters_are_refused() -> None:
+    interpreters = next(
+        (n for n in ("_interpreters", "_xxsubinterpreters") if importlib.util.find_spec(n)), None
+    )
+    if interpreters is None:
+        pytest.skip("no module for sub-interpreters")
+    made = "create('legacy')" if interpreters == "_interpreters" else "create(isolated=False)"
+    for first in ("", "ok.compile(abs)"):  # loaded before, in the interpreter of the process
+        code = textwrap.dedent(f"""
+            import sys, {interpreters} as interpreters
+            import opkiln as ok
+            {first}
+            code = '''
+            import sys, warnings
+            sys.path[:] = %r
+            warnings.simplefilter("ignore")  # NumPy's own
+            import opkiln as ok
+            try:
+                ok.compile
+            except ImportError as error:
+                from opkiln.runtime.errors import OpkilnError
+                assert isinstance(error, OpkilnError)
+                print(error)
+            ''' % (sys.path,)
+            import textwrap
+            interpreters.run_string(interpreters.{made}, textwrap.dedent(code))
+        """)
+        said = printed(code)
+        assert "opkiln cannot be used in a sub-interpreter" in said
+        assert "how to fix: use threads or processes" in said
+
+
+# ---- many threads ----
+
+
+def live() -> dict[str, int]:
+    """What threads may leave behind."""
+    gc.collect()
+    stats = native.thread_stats()
+    names = ("live_tables", "events_outstanding", "dead_functions")
+    info = ok.runtime_info()
+    counts = {n: info[n] for n in ("executors", "bytes", "workspace_bytes", "in_flight")}
+    return {**{n: stats[n] for n in names}, **counts}
+
+
+def test_K12_forty_short_threads_leave_nothing_behind() -> None:
+    native.set_helper_ns(0)
+    ok.set_num_threads(2)
+    f = ok.compile(_softmax)
+    large, small = np.ones((3001, 41), "f4"), np.ones((3, 5), "f4")
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for x in (large, small, large):
+                assert f(x).shape == x.shape
+            with pytest.raises(ok.errors.ArgumentError):
+                f(large, large)
+        except BaseException as error:
+            errors.append(error)
+
+    before: dict[str, int] = {}
+    for k in range(40):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert not errors
+        if k == 0:
+            before = live()
+        assert native.worker_stats()["workers"] == 1
+    assert live() == before
+    assert f.info().calls == 40 * 3
+    assert f.info().traces == 1
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_F083_F087_many_threads_call_what_is_cut(count: int, parallelize: Parallelize) -> None:
+    native.set_helper_ns(0)
+    f = ok.compile(_softmax)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal((m, 97)).astype("f4") for m in (3, 401, 2003, 997)]
+    ok.set_num_threads(1)
+    want = [f(x) for x in inputs]
+    ok.set_num_threads(count)
+
+    def work(k: int) -> None:
+        for i in range(100):
+            at = (i + k) % len(inputs)
+            np.testing.assert_array_equal(f(inputs[at]), want[at])
+
+    before = f.info().calls
+    parallelize(work, 8)
+    assert f.info().calls == before + 800
+    assert native.worker_stats()["workers"] <= count - 1
+    assert native.worker_stats()["busy"] == 0
+
+
+def test_O4_many_calls_over_many_keys_and_threads_stay_flat(parallelize: Parallelize) -> None:
+    f = ok.compile(lambda x, y: x * y + x)
+    arrays = [np.arange(n, dtype="f4") for n in range(1, 51)]
+    warm, measured, done = (threading.Barrier(9) for _ in range(3))
+    seen: list[dict[str, int]] = []
+    calls = 1500 // len(arrays)  # of each key; benchmarks/threads.py has the full size
+
+    def work(k: int) -> None:
+        if k == 8:  # the one that looks
+            for barrier in (warm, measured):
+                barrier.wait()
+                seen.append(live())
+            done.wait()
+            return
+        for x in arrays:
+            f(x, x)
+        warm.wait()
+        for _ in range(calls):
+            for x in arrays:
+                f(x, x)
+        measured.wait()
+        for x in arrays[::7]:
+            np.testing.assert_array_equal(f(x, x), x * x + x)
+        done.wait()
+
+    parallelize(work, 9)
+    warm_counts, counts = seen
+    assert counts["executors"] == 8 * 50
+    for name in ("executors", "events_outstanding", "live_tables", "in_flight"):
+        assert counts[name] == warm_counts[name], name
+    info = f.info()
+    assert info.calls == 8 * (50 * (calls + 1) + len(arrays[::7]))
+    assert (info.traces, info.misses) == (1, 8 * 50)
+    assert live()["executors"] == counts["executors"] - 8 * 50

@@ -12,9 +12,9 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #if defined(__linux__)
 #include <sched.h>
@@ -32,18 +32,11 @@ using Clock = std::chrono::steady_clock;
 constexpr double kProbeNs = 20'000;
 // What cannot be timed because its units are few is taken to be so many times faster than guessed.
 constexpr double kOverestimate = 8;
-// Ranges are not cut shorter than this part of the work that pays for a helper.
-constexpr double kRange = 0.4;
+// Ranges are not cut shorter than this part of the work that pays for a helper, nor longer than so
+// much: another program may take a worker's CPU away for as long as it likes.
+constexpr double kRange = 0.4, kLongestNs = 150'000;
 // How long a worker looks for the next job, and a caller for the last range, before they sleep.
 constexpr std::chrono::microseconds kSpin{40};
-
-void relax() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 template <class Done>
 void spin_until(Done&& done) {
@@ -70,9 +63,9 @@ std::int64_t units_in(const Range& range, double ns, double unit_ns) {
 /// One call that others may help with. Lives on its caller's stack.
 struct Job {
   const Range& range;
-  const int width;           // of the caller: busy threads that it goes with
-  const std::int64_t least;  // units of a range
-  const std::int64_t share;  // of what is left, one part in so many is taken at a time
+  const int width;                 // of the caller: busy threads that it goes with
+  const std::int64_t share;        // of what is left, one part in so many is taken at a time,
+  const std::int64_t least, most;  // within these
   std::atomic<std::int64_t> next;
   std::atomic<std::uint64_t> faults{0};
   std::atomic<int> helpers{0};  // in it now; changed under the mutex
@@ -86,7 +79,7 @@ struct Job {
       const std::int64_t left = range.units - at;
       if (left <= 0) return false;
       const std::int64_t count =
-          std::min(round_up(std::max(least, left / share), range.grain), left);
+          std::min(round_up(std::clamp(left / share, least, most), range.grain), left);
       if (!next.compare_exchange_weak(at, at + count, std::memory_order_relaxed)) continue;
       *begin = at, *end = at + count;
       return true;
@@ -104,6 +97,7 @@ struct Workers {
   std::mutex mutex;
   std::condition_variable work, left;
   Job* jobs = nullptr;
+  std::vector<std::thread> threads, ended;  // the latter are to be joined
   int alive = 0, helping = 0;
   int most = 0;                // that may live
   std::atomic<int> wanted{0};  // by all jobs
@@ -117,6 +111,7 @@ struct Workers {
   void start(int count, int limit);
   Job* joinable() noexcept;
   void help(Job* job, std::unique_lock<std::mutex>* lock);
+  void retire();
   void run();
 };
 
@@ -177,14 +172,16 @@ void Workers::start(int count, int limit) {
   most = std::max(most, limit);
   count = std::min(count - (alive - helping), limit - alive);
   if (count <= 0) return;
+  for (std::thread& thread : ended) thread.join();  // at once: they have left the mutex
+  ended.clear();
   const SignalsBlocked blocked;
   try {
     for (; count > 0; --count) {
-      std::thread([this] { run(); }).detach();
+      threads.emplace_back([this] { run(); });
       ++alive;
     }
-  } catch (const std::system_error&) {
-    // No more threads for this process (pids.max, RLIMIT_NPROC): those that run must do.
+  } catch (const std::exception&) {
+    // No room for more threads (pids.max, RLIMIT_NPROC, memory): those that run must do.
   }
 }
 
@@ -266,6 +263,17 @@ void Workers::help(Job* job, std::unique_lock<std::mutex>* lock) {
   if (job->helpers.fetch_sub(1, std::memory_order_relaxed) == 1) left.notify_all();
 }
 
+/// Under the mutex: this worker is about to end.
+void Workers::retire() {
+  const auto mine = std::find_if(threads.begin(), threads.end(), [](const std::thread& thread) {
+    return thread.get_id() == std::this_thread::get_id();
+  });
+  ended.push_back(std::move(*mine));
+  threads.erase(mine);
+  --alive;
+  left.notify_all();
+}
+
 /// The life of a worker.
 void Workers::run() {
   settle_thread();
@@ -278,9 +286,7 @@ void Workers::run() {
       spin_until([this] { return wanted.load(std::memory_order_relaxed) > 0; });
       lock.lock();
     } else if (alive > most) {
-      --alive;
-      left.notify_all();
-      return;
+      return retire();
     } else {
       work.wait(lock);
     }
@@ -310,7 +316,13 @@ class Busy {
 /// Units from `begin` on, with helpers.
 std::uint64_t run_helped(Workers& all, const Range& range, std::int64_t begin, int width,
                          int helpers, double range_ns, double unit_ns) {
-  Job job{range, width, units_in(range, range_ns, unit_ns), 2 * (helpers + 1), {begin}};
+  const std::int64_t shortest = units_in(range, range_ns, unit_ns);
+  Job job{range,
+          width,
+          2 * (helpers + 1),
+          shortest,
+          std::max(shortest, units_in(range, kLongestNs, unit_ns)),
+          {begin}};
   all.open(&job, helpers);
   try {
     run_ranges(&job, nullptr, nullptr);
@@ -392,6 +404,9 @@ void stop_workers() {
   all->most = 0;
   all->work.notify_all();
   all->left.wait(lock, [all] { return all->alive == 0; });
+  std::vector<std::thread> ended = std::exchange(all->ended, {});
+  lock.unlock();
+  for (std::thread& thread : ended) thread.join();
 }
 
 }  // namespace opkiln::core

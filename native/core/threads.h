@@ -11,6 +11,15 @@
 
 namespace opkiln::core {
 
+/// What a loop does that waits for another thread without sleeping.
+inline void relax() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 /// Units [0, units) of some work that may be cut at every multiple of `grain`.
 struct Range {
   std::int64_t units;

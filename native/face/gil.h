@@ -10,8 +10,11 @@
 
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <utility>
 
+#include "core/threads.h"
 #include "face/common.h"
 #if defined(__GLIBCXX__)
 #include <cxxabi.h>
@@ -45,9 +48,31 @@ auto in_python(F&& call) -> decltype(call()) {
   }
 }
 
-inline PyThreadState* give_up_gil() { return PyEval_SaveThread(); }
+// When the thread that holds the lock took it back after a kernel; 0 once it gave it up.
+inline std::atomic<int64_t> g_taken_ns{0};
+
+inline int64_t now_ns() noexcept {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
+inline PyThreadState* give_up_gil() {
+  int64_t taken = g_taken_ns.load(std::memory_order_relaxed);
+  PyThreadState* state = PyEval_SaveThread();
+  g_taken_ns.compare_exchange_strong(taken, 0, std::memory_order_relaxed);
+  return state;
+}
+
+// Between two kernels a thread holds the lock for less than a microsecond. To sleep for that would
+// cost some twenty, so it is awaited here first.
 inline void take_gil(PyThreadState* state) {
+  constexpr int64_t kShortNs = 3000;
+  for (;;) {
+    const int64_t taken = g_taken_ns.load(std::memory_order_relaxed);
+    if (taken == 0 || now_ns() - taken > kShortNs) break;
+    core::relax();
+  }
   in_python([&] { PyEval_RestoreThread(state); });
+  g_taken_ns.store(now_ns(), std::memory_order_relaxed);
 }
 
 // The lock is given up while this object lives.

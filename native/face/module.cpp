@@ -243,6 +243,8 @@ int import_numpy() {
 NB_MODULE(_core, m) {
   nb::set_leak_warnings(
       false);  // functions that live in modules outlive us at exit, as they should
+  if (PyInterpreterState_Get() != PyInterpreterState_Main())
+    throw nb::import_error("the native core has state of the process's first interpreter");
   if (import_numpy() < 0) throw nb::python_error();
   m.doc() = "The native core of opkiln: plans, executors and the callable type.";
   nb::register_exception_translator(translate_core_errors);

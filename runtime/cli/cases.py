@@ -20,6 +20,7 @@ from opkiln.runtime.cli.peers import (
     opkiln_ways,
 )
 from opkiln.runtime.cli.timing import Timing, Way, in_turns
+from opkiln.runtime.config import config
 
 BASE = "NumPy"
 
@@ -96,6 +97,7 @@ class Outcome:
         return own.timing.ratio(other.timing)
 
 
+@config.scope(num_threads=1)  # as the peers
 def measure(
     case: Case,
     peers: Sequence[str],

@@ -4,6 +4,7 @@ They are loaded when the first of them is used: `opkiln --version` needs none, a
 """
 
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -81,17 +82,26 @@ def __getattr__(name: str) -> object:
         AttributeError: no such name.
     """
     if name in __all__:
-        module = import_module(_APART.get(name, "opkiln._names"))
-        value = globals()[name] = getattr(module, name)
+        value = globals()[name] = getattr(_load(_APART.get(name, "opkiln._names")), name)
         return value
     if name in _DEFINITIONS:
-        value = globals()[name] = getattr(import_module("opkiln._definitions"), name)
+        value = globals()[name] = getattr(_load("opkiln._definitions"), name)
         return value
     if name in _PLANNED:
         from opkiln.runtime.errors import NotYetName
 
         raise NotYetName(f"opkiln.{name} is not built yet", fix="see README, limits")
     raise AttributeError(f"module 'opkiln' has no attribute {name!r}")
+
+
+def _load(module: str) -> ModuleType:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        from opkiln._subinterpreter import explain
+
+        explain(error)
+        raise
 
 
 def __dir__() -> list[str]:
