@@ -49,7 +49,7 @@ def child(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {n: v for n, v in os.environ.items() if n not in {"OMP_NUM_THREADS"}}
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
-        env={**kept, **environment}, text=True, capture_output=True, timeout=60, check=False,
+        env={**kept, **environment}, text=True, capture_output=True, timeout=120, check=False,
     )  # fmt: skip
 
 
@@ -315,7 +315,7 @@ def test_F086_a_forked_child_starts_workers_of_its_own() -> None:
         for _ in range(10):
             pid = os.fork()
             if pid == 0:
-                signal.alarm(20)
+                signal.alarm(60)
                 fine = native.worker_stats() == dict(workers=0, busy=0, split=0, helped=0)
                 fine = fine and same() and native.worker_stats()["workers"] == 1
                 os._exit(0 if fine else 1)
@@ -360,7 +360,7 @@ def test_F088_executors_and_their_ways_to_start_processes(tmp_path: Path) -> Non
     script = tmp_path / "script.py"
     script.write_text(WORKER)
     done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, script], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 
