@@ -103,12 +103,6 @@ class TensorDesc:
         return None if self.shape is None else len(self.shape)
 
     @property
-    def sizes(self) -> tuple[Any, ...]:
-        """The shape where it is known; sizes are symbols in the inference of a custom op."""
-        assert self.shape is not None
-        return self.shape
-
-    @property
     def known(self) -> bool:
         """Whether every size is known."""
         return self.shape is not None and None not in self.shape

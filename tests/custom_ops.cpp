@@ -1,8 +1,8 @@
 // The ops of tests/test_custom_op.py: one library for all of them.
-#include <cmath>
+#include <chrono>
 #include <cstring>
 #include <string>
-#include <type_traits>
+#include <thread>
 
 #include "opkiln/op.hpp"
 
@@ -128,6 +128,17 @@ void failing(Call call) {
   }
 }
 
+// Waits until another thread writes to the input; for so long only, lest it hang.
+void waits(Call call) {
+  const auto x = call.input<double>(0);
+  const volatile double* first = x.data();
+  for (int tries = 0; *first == 0; ++tries) {
+    if (tries == 20000) throw opkiln::Error("nobody came");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  call.output<double>(0)[0] = *first;
+}
+
 std::int32_t returns(ok_call* call) {
   const double x = *static_cast<const double*>(call->inputs[0].data);
   if (x == 7) return 7;
@@ -136,17 +147,18 @@ std::int32_t returns(ok_call* call) {
 
 }  // namespace
 
-OPKILN_OP(t_smooth, smooth_any);
-OPKILN_OP(t_both, both);
-OPKILN_OP(t_square, square);
-OPKILN_OP(t_square_grad, square_grad);
-OPKILN_OP(t_copy, copied);
-OPKILN_OP(t_biased, biased);
-OPKILN_OP(t_scalars, scalars);
-OPKILN_OP(t_strided, strided);
-OPKILN_OP(t_reversed, reversed, reversed_workspace);
-OPKILN_OP(t_tiled, tiled, nullptr, tiled_shape);
-OPKILN_OP(t_failing, failing);
+OK_CPP_OP(t_smooth, smooth_any);
+OK_CPP_OP(t_both, both);
+OK_CPP_OP(t_square, square);
+OK_CPP_OP(t_square_grad, square_grad);
+OK_CPP_OP(t_copy, copied);
+OK_CPP_OP(t_biased, biased);
+OK_CPP_OP(t_scalars, scalars);
+OK_CPP_OP(t_strided, strided);
+OK_CPP_OP(t_reversed, reversed, reversed_workspace);
+OK_CPP_OP(t_tiled, tiled, nullptr, tiled_shape);
+OK_CPP_OP(t_failing, failing);
+OK_CPP_OP(t_waits, waits);
 OK_OP(t_returns, returns, nullptr, nullptr);
 
 // Descriptors of libraries that this runtime must refuse, or take.

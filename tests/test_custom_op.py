@@ -4,6 +4,7 @@ SEED-SYSTEMS 2.7, A26, B3, T29, T30, T41-T45; FIELD-CASES F046, F049, F050, F087
 """
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -363,6 +364,21 @@ def test_f087_ops_run_side_by_side_without_the_lock(smooth: ok.CustomOp) -> None
     run_in_threads(work, 4)
 
 
+def test_an_op_runs_without_the_lock(define_op: Define) -> None:
+    wait = define_op("t::waits(Tensor x) -> Tensor", "t_waits")
+    f = ok.compile(wait)
+    f(np.ones(1))  # built
+    bound = f.bind(kept := np.ones(1))
+    for run, x in ((wait, np.zeros(1)), (f, np.zeros(1)), (lambda _: bound(), kept)):
+        x[0] = 0
+        found: list[Any] = []
+        caller = threading.Thread(target=lambda: found.append(run(x)))  # noqa: B023
+        caller.start()
+        x[0] = 5  # never, if the op keeps the lock
+        caller.join()
+        assert found[0][0] == 5
+
+
 def test_without_a_compiler_the_op_still_runs(
     smooth: ok.CustomOp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,3 +388,34 @@ def test_without_a_compiler_the_op_still_runs(
     x, y = draw(3), draw(3, seed=1)
     np.testing.assert_array_equal(f(x, y), smoothed(x * 2, y) + 1)
     np.testing.assert_allclose(g(x, y), smoothed(x * 2, y) + 2 * x, 1e-5)
+
+
+def test_the_way_of_a_gpu_on_memory_of_the_cpu(
+    define_op: Define, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors that say they are on a GPU: C order, workspace and stream come from their library."""
+    torch = pytest.importorskip("torch")
+    from opkiln.runtime.custom_op import arrays
+
+    seen: list[Any] = []
+    kind = type(arrays.TORCH)
+    monkeypatch.setattr(kind, "device", lambda self, array: "cuda:0")
+    monkeypatch.setattr(kind, "stream", lambda self, like: seen.append("stream") or 0)
+    flip = define_op("t::flip(Tensor x) -> Tensor", None, cuda="t_reversed")
+    x = torch.randn(4, 6)
+    for given in (x, x.T, x[:, ::2]):
+        want = given.contiguous().reshape(-1).flip(0).reshape(given.shape)
+        assert torch.equal(flip(given), want)
+    assert flip(x[:0]).shape == (0, 6)
+    assert seen == ["stream"] * 3
+    with pytest.raises(errors.CustomOpError, match="t::flip: input 0: expected float32"):
+        flip(x.double())
+    only = define_op("t::square(Tensor x) -> Tensor", "t_square")
+    with pytest.raises(
+        errors.DeviceMismatch, match="t::square: there is code for cpu, none for cuda"
+    ):
+        only(x.double())
+    monkeypatch.setattr(kind, "device", lambda self, array: f"cuda:{array.ndim}")
+    two = define_op("t::two(Tensor a, Tensor b) -> Tensor", None, cuda="t_smooth")
+    with pytest.raises(errors.DeviceMismatch, match="'b': expected an array on cuda:2, as 'a' is"):
+        two(x, x[0])

@@ -3,6 +3,7 @@
 SEED-SYSTEMS A26, T30, T41; FIELD-CASES F101, F147.
 """
 
+import gc
 import pickle
 import shutil
 import subprocess
@@ -41,6 +42,10 @@ def test_t30_ops_appear_and_disappear(op_library: Path, tmp_path: Path) -> None:
         ops[0](np.ones(1))
     with pytest.raises(errors.RegistrationError, match="one::copy"):
         ops[0].unregister()
+    taken = ok.custom_op("one::copy(Tensor x) -> Tensor", library=op_library, cpu="t_square")
+    with pytest.raises(errors.RegistrationError, match="another op has its name"):
+        ops[0](np.ones(1))
+    taken.unregister()
 
 
 def test_t41_one_name_has_one_content(define_op: Define, op_library: Path, tmp_path: Path) -> None:
@@ -112,18 +117,25 @@ def test_unload_is_refused_while_registered(define_op: Define, op_library: Path)
         library = Library(str(op_library))
         held = 0
 
-        def hold(self) -> None:
-            self.held += 1
+        def hold(self, who: str) -> None:
+            self.held += who == "t::square"
 
-        def release(self) -> None:
-            self.held -= 1
+        def release(self, who: str) -> None:
+            self.held -= who == "t::square"
 
     loaded = Loaded()
     op = define_op("t::square(Tensor x) -> Tensor", "t_square", library=loaded)
     define_op("t::square(Tensor x) -> Tensor", "t_square", library=loaded)
     assert loaded.held == 1
+    f = ok.compile(op)
+    assert f(np.full(1, 3.0))[0] == 9
     op.unregister()
     assert loaded.held == 0
+    assert loaded.library.users  # the program has it
+    f.clear()
+    ok.compile(lambda v: v + 1)(np.ones(1))  # the next miss sweeps what is dead
+    gc.collect()
+    assert not loaded.library.users
 
 
 # ---- the C interface ----

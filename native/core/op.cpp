@@ -60,7 +60,7 @@ ok_op read_op(const void* descriptor) {
   constexpr std::size_t head = offsetof(ok_op, run);
   std::memcpy(&op, descriptor, sizeof(op.magic));
   if (op.magic != OK_OP_MAGIC)
-    throw AbiError("it is no op descriptor: OK_OP() or OPKILN_OP() defines one");
+    throw AbiError("it is no op descriptor: OK_OP() or OK_CPP_OP() defines one");
   std::memcpy(&op, descriptor, head);
   if (op.abi != OK_OP_ABI)
     throw AbiError("it has ABI " + std::to_string(op.abi) + ", this runtime knows " +

@@ -83,6 +83,7 @@ void bind_library(nb::module_& m) {
             return self.handle->claim(PyBytes_AS_STRING(path_bytes(file).ptr()), at);
           },
           "file"_a, "at"_a)
+      .def_prop_ro("users", [](const Library& self) { return self.handle.use_count() - 1; })
       .def_prop_ro("path",
                    [](const Library& self) {
                      return nb::steal(PyUnicode_DecodeFSDefault(self.handle->path().c_str()));

@@ -16,6 +16,7 @@
 #include "face/gil.h"
 #include "face/library.h"
 #include "face/module.h"
+#include "face/torch.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -156,6 +157,14 @@ void bind_op(nb::module_& m) {
       .def("run", &run, "operands"_a, "numbers"_a, "workspace"_a = 0, "stream"_a = 0)
       .def("workspace", &workspace, "operands"_a, "numbers"_a)
       .def("infer", &infer, "operands"_a, "numbers"_a, "outputs"_a);
+  m.def(
+      "check_tensor",
+      [](nb::handle tensor) {
+        const int watching = torch_is_watching();
+        if (watching < 0 || !check_torch(tensor.ptr(), watching != 0, false))
+          throw nb::python_error();
+      },
+      "tensor"_a, "Refuses a torch tensor of which code must not read the memory.");
   m.def("place_of", &place_of, "address"_a,
         "The shared library that holds an address, and the offset in it; or None.");
 }

@@ -27,7 +27,7 @@ def custom_op(
 ) -> CustomOp:
     """Make an op of native code, and register it under the name in its schema.
 
-    The code is what `opkiln/op.h` describes, exported by `OK_OP` or `OPKILN_OP`. It runs without
+    The code is what `opkiln/op.h` describes, exported by `OK_OP` or `OK_CPP_OP`. It runs without
     Python's lock and must not call Python.
 
     Args:
@@ -61,7 +61,7 @@ def custom_op(
         raise failure(
             ArgumentError,
             f"{parsed.name}: expected cpu= or cuda=, got neither",
-            fix="name the symbol that OK_OP or OPKILN_OP exports",
+            fix="name the symbol that OK_OP or OK_CPP_OP exports",
         )
     code = {
         device: find_code(parsed.name, device, given, library)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +15,7 @@ from opkiln.ops.definitions import CustomOp
 from opkiln.ops.dtypes import as_dtype, find_row
 from opkiln.runtime import debug, interop
 from opkiln.runtime.custom_op.registry import Definition
-from opkiln.runtime.custom_op.shapes import descriptions
-from opkiln.runtime.describe import TensorDesc
+from opkiln.runtime.custom_op.shapes import Result, results_of
 from opkiln.runtime.errors import (
     ArgumentError,
     CustomOpError,
@@ -76,16 +76,26 @@ class Kind:
         return nullcontext()
 
 
+@cache
+def _of_torch(dtype: Any) -> DT:
+    return as_dtype(str(dtype).removeprefix("torch."))
+
+
+@cache
+def _to_torch(dtype: DT) -> Any:
+    return getattr(sys.modules["torch"], dtype.name)
+
+
 class _Torch(Kind):
     def dtype(self, array: Any) -> DT:
-        return as_dtype(str(array.dtype).removeprefix("torch."))
+        return _of_torch(array.dtype)
 
     def device(self, array: Any) -> str:
         device = array.device
         return "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
 
     def usable(self, array: Any, dense: bool) -> Any:
-        interop.check_tensor(array.detach(), written=False)
+        native.check_tensor(array)
         if array.is_conj():
             array = array.resolve_conj()
         return array.contiguous() if dense else array
@@ -98,7 +108,7 @@ class _Torch(Kind):
 
     def empty(self, shape: tuple[int, ...], dtype: DT, like: Any) -> Any:
         torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=getattr(torch, dtype.name), device=like.device)
+        return torch.empty(shape, dtype=_to_torch(dtype), device=like.device)
 
     def stream(self, like: Any) -> int:
         if like.device.type == "cpu":
@@ -177,6 +187,10 @@ class Inputs(NamedTuple):
     arrays: list[Any]
     dtypes: list[DT | None]
 
+    def exported(self, result: Any) -> Any:
+        """A result as the caller's kind of array."""
+        return interop.export(self.library, result) if self.library else result
+
 
 def read(op: CustomOp, names: Sequence[str], tensors: Sequence[Any]) -> Inputs:
     """The tensors of a call.
@@ -242,35 +256,41 @@ def run(op: CustomOp, found: Definition, inputs: Inputs, scalars: Mapping[str, A
         CustomOpError: the op reported an error.
     """
     kind, device = inputs.kind, inputs.device
-    arrays = [
-        None if a is None else kind.usable(a, device != "cpu" and not found.any_layout)
-        for a in inputs.arrays
-    ]
-    descs = [
-        None if a is None or t is None else TensorDesc(t, tuple(a.shape), device)
+    dense = device != "cpu" and not found.any_layout
+    arrays = [None if a is None else kind.usable(a, dense) for a in inputs.arrays]
+    tensors: list[Result | None] = [
+        None if a is None or t is None else (t, tuple(a.shape))
         for a, t in zip(arrays, inputs.dtypes, strict=True)
     ]
-    given = tuple(a is not None for a in arrays)
-    spec = found.spec(device.partition(":")[0], given, scalars)
-    numbers = found.numbers(scalars)
     like = next(a for a in arrays if a is not None)
+    given = tuple(a is not None for a in arrays)
+    spec = found.spec("cpu" if device == "cpu" else device.partition(":")[0], given, scalars)
+    numbers = found.numbers(scalars)
     operands = [kind.operand(a, t) for a, t in zip(arrays, inputs.dtypes, strict=True) if t]
     try:
-        results = descriptions(op, found, descs, scalars, spec, operands)
-        outs = [kind.empty(d.sizes, d.dtype, like) for d in results]
-        operands += [kind.operand(o, d.dtype) for o, d in zip(outs, results, strict=True)]
-        room: Any = None
-        workspace = 0
-        if device != "cpu" and spec.wants_workspace:  # memory of the device is its library's
-            room = kind.empty((spec.workspace(operands, numbers) or 1,), np.dtype(np.uint8), like)
-            workspace = kind.operand(room, np.dtype(np.uint8))[0]
-        if all(0 in d.sizes for d in results):
-            return outs
-        with kind.current(like):
-            copies = spec.run(operands, numbers, workspace, kind.stream(like))
+        results = results_of(op, found, tensors, device, scalars, spec, operands)
+        outs = [kind.empty(shape, dtype, like) for dtype, shape in results]
+        if all(0 in shape for _, shape in results):
+            return [inputs.exported(o) for o in outs]
+        operands += [kind.operand(o, dtype) for o, (dtype, _) in zip(outs, results, strict=True)]
+        copies = _launch(inputs, like, spec, operands, numbers)
     except CustomOpError as error:
         raise failure(CustomOpError, f"{op.name}: {error}") from None
-    moved = copies + sum(a is not b for a, b in zip(arrays, inputs.arrays, strict=True))
-    if moved:
-        debug.log(2, "%s: %d operands copied, since it takes C order", op.name, moved)
-    return [interop.export(inputs.library, o) if inputs.library else o for o in outs]
+    copies += sum(a is not b for a, b in zip(arrays, inputs.arrays, strict=True))
+    if copies:
+        debug.log(2, "%s: %d operands copied, since it takes C order", op.name, copies)
+    return [inputs.exported(o) for o in outs]
+
+
+def _launch(inputs: Inputs, like: Any, spec: Any, operands: list[Any], numbers: list[Any]) -> int:
+    """Run the code; how many operands it copied. On the CPU its workspace is the native side's."""
+    if inputs.device == "cpu":
+        copies: int = spec.run(operands, numbers)
+        return copies
+    kind, byte = inputs.kind, np.dtype(np.uint8)
+    with kind.current(like):
+        if not spec.wants_workspace:
+            return int(spec.run(operands, numbers, 0, kind.stream(like)))
+        room = kind.empty((spec.workspace(operands, numbers) or 1,), byte, like)
+        workspace: int = kind.operand(room, byte)[0]
+        return int(spec.run(operands, numbers, workspace, kind.stream(like)))

@@ -15,7 +15,7 @@ from typing import Any
 
 from opkiln import native
 from opkiln.ops.definitions import CustomOp
-from opkiln.ops.defs import Key, encode
+from opkiln.ops.defs import Key, OpDef, encode
 from opkiln.ops.record import record
 from opkiln.runtime.custom_op.schema import Param, Schema, check_scalar
 from opkiln.runtime.errors import (
@@ -65,6 +65,8 @@ class Definition:
             _code_key(backward), any_layout,
         )  # fmt: skip
         self.content = hashlib.sha256(encode((str(schema), parts))).digest()
+        self.texts = tuple(p.name for p in schema.scalars if p.kind == "str")
+        self.plain: dict[tuple[str, tuple[bool, ...]], native.OpSpec] = {}  # without texts
         self.specs: Memo[native.OpSpec] = Memo(1024)
         for device in code:
             self.spec(device, (True,) * len(schema.tensors), self.bound(()))  # checks the ABI
@@ -78,13 +80,18 @@ class Definition:
         """Each scalar by name; `inspect.Parameter.empty` where there is none yet."""
         return {**{p.name: p.default for p in self.schema.scalars}, **dict(params)}
 
-    def spec(self, device: str, given: tuple[bool, ...], scalars: Mapping[str, Any]) -> Any:
+    def spec(
+        self, device: str, given: tuple[bool, ...], scalars: Mapping[str, Any]
+    ) -> native.OpSpec:
         """The native op with these tensors given, and with the strings among the scalars.
 
         Raises:
             DeviceMismatch: there is no code for such devices.
             AbiMismatch: it is no op of a version that this runtime knows.
         """
+        known = self.plain.get((device, given))
+        if known is not None:
+            return known
         if device not in self.code:
             have = " and ".join(self.code)
             raise failure(
@@ -92,20 +99,19 @@ class Definition:
                 f"{self.schema.name}: there is code for {have}, none for {device}",
                 fix=f"pass {device}= to ok.custom_op, or move the arrays",
             )
-        texts = tuple(
-            scalars[p.name] if p.kind == "str" and type(scalars[p.name]) is str else ""
-            for p in self.schema.scalars
-        )
-        return self.specs.get((device, given, texts), lambda: self._spec(device, given, texts))
+        texts = {n: scalars[n] if type(scalars[n]) is str else "" for n in self.texts}
+        if not texts:
+            return self.plain.setdefault((device, given), self._spec(device, given, texts))
+        key = device, given, tuple(texts.values())
+        return self.specs.get(key, lambda: self._spec(device, given, texts))
 
-    def _spec(self, device: str, given: tuple[bool, ...], texts: tuple[str, ...]) -> Any:
+    def _spec(
+        self, device: str, given: tuple[bool, ...], texts: Mapping[str, str]
+    ) -> native.OpSpec:
         code = self.code[device]
-        kinds = [_KINDS[p.kind] for p in self.schema.scalars]
+        kinds = [(_KINDS[p.kind], texts.get(p.name, "")) for p in self.schema.scalars]
         try:
-            return native.OpSpec(
-                code.address, code.library, given, list(zip(kinds, texts, strict=True)),
-                self.any_layout,
-            )  # fmt: skip
+            return native.OpSpec(code.address, code.library, given, kinds, self.any_layout)
         except AbiMismatch as error:
             raise failure(
                 AbiMismatch, f"{self.schema.name}: {code.symbol} of {code.library.path}: {error}"
@@ -123,11 +129,14 @@ def _code_key(value: Any) -> Key:
     code = getattr(value, "__code__", None)
     kept = [*(getattr(value, "__defaults__", None) or ())]
     for cell in getattr(value, "__closure__", None) or ():
-        kept.append(cell.cell_contents)
+        try:
+            kept.append(cell.cell_contents)
+        except ValueError:  # a name that is not bound yet, such as that of an op defined later
+            continue
     return (
         f"{value.__module__}.{value.__qualname__}",
         _code_parts(code) if isinstance(code, CodeType) else None,
-        tuple(_plain(v) for v in kept),
+        tuple(_plain(v) for v in kept if not isinstance(v, OpDef)),  # as ops name each other
     )
 
 
@@ -169,14 +178,16 @@ def find_code(name: str, device: str, given: str | int, library: Any) -> Code:
             f"{name}: {device}: expected a symbol or an address, got {given!r:.60}",
         )
     loaded = _loaded(name, library)
+    # What ok.load built is known by its key; its file may have moved when it was published.
+    key: str | None = getattr(getattr(library, "parts", None), "hexdigest", None)
     try:
         address = loaded.symbol(given)
     except SymbolMissing as error:
         raise failure(
             SymbolMissing, f"{name}: {error}",
-            fix=f"export it: OK_OP({given}, ...) in C, OPKILN_OP({given}, ...) in C++",
+            fix=f"export it: OK_OP({given}, ...) in C, OK_CPP_OP({given}, ...) in C++",
         ) from None  # fmt: skip
-    return Code(address, loaded, _digest(loaded.path), given)
+    return Code(address, loaded, key or _digest(loaded.path), given)
 
 
 def _loaded(name: str, library: Any) -> native.Library:
@@ -219,7 +230,7 @@ def register(made: Definition, hold: Any) -> CustomOp:
             _live[name] = made
             _held[name] = hold
             if hasattr(hold, "hold"):
-                hold.hold()
+                hold.hold(name)
         elif known.content != made.content:
             raise failure(
                 RegistrationError,
@@ -243,7 +254,7 @@ def unregister(op: CustomOp) -> None:
         _live.pop(op.name, None)
         hold = _held.pop(op.name, None)
     if hasattr(hold, "release"):
-        hold.release()
+        hold.release(op.name)
 
 
 def _difference(known: Definition, made: Definition) -> str:
@@ -265,10 +276,10 @@ def definition(op: CustomOp) -> Definition:
     """
     found = _live.get(op.name)
     if found is None or found.content != op.content:
-        other = "with other content " if found is not None else ""
+        other = ": another op has its name" if found is not None else ""
         raise failure(
             RegistrationError,
-            f"{op.name} is not registered {other}in this process",
+            f"{op.name} is not registered in this process{other}",
             fix="run the ok.custom_op(...) that made it",
         )
     return found
@@ -307,18 +318,30 @@ def arguments(
     """
     found = definition(op)
     schema = found.schema
-    known = {name: value for name, value in op.params if name not in kwargs}
-    try:
-        bound = schema.signature.bind(*args, **kwargs)
-    except TypeError as error:
-        try:
-            bound = schema.signature.bind_partial(*args, **kwargs)
-        except TypeError:
-            raise failure(ArgumentError, f"{op.name}(): {error}", fix=str(schema)) from None
-    values = {**known, **bound.arguments}
+    values = {**dict(op.params), **kwargs}
+    for param, value in zip(schema.params, args, strict=False):
+        if param.name in kwargs or param.named:
+            raise _misfit(op, schema, args, kwargs)
+        values[param.name] = value
+    if len(args) > len(schema.params) or not schema.names >= values.keys():
+        raise _misfit(op, schema, args, kwargs)
     tensors = [_argument(op, schema, p, values) for p in schema.tensors]
     scalars = {p.name: _argument(op, schema, p, values) for p in schema.scalars}
     return found, tensors, scalars
+
+
+def _misfit(
+    op: CustomOp, schema: Schema, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> ArgumentError:
+    """What Python says of such a call."""
+    said = "its arguments do not fit"
+    try:
+        schema.signature.bind_partial(*args, **kwargs)
+    except TypeError as error:
+        said = str(error)
+    found = failure(ArgumentError, f"{op.name}(): {said}", fix=str(schema))
+    assert isinstance(found, ArgumentError)
+    return found
 
 
 def _argument(op: CustomOp, schema: Schema, param: Param, values: Mapping[str, Any]) -> Any:
@@ -327,11 +350,13 @@ def _argument(op: CustomOp, schema: Schema, param: Param, values: Mapping[str, A
         raise failure(
             ArgumentError, f"{op.name}(): missing argument {param.name!r}", fix=str(schema)
         )
-    if param.is_tensor:
-        if value is None and param.kind == "Tensor":
+    if param.kind == "Tensor":
+        if value is None:
             raise failure(
                 ArgumentError, f"{op.name}(): argument {param.name!r}: expected a tensor, got None"
             )
+        return value
+    if param.kind == "Tensor?":
         return value
     traced = hasattr(value, "__opkiln_tracer__")
     return value if traced else check_scalar(op.name, param, value)

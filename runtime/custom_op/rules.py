@@ -20,8 +20,7 @@ from opkiln.runtime.custom_op.registry import (
     unregister,
 )
 from opkiln.runtime.custom_op.schema import check_scalar
-from opkiln.runtime.custom_op.shapes import chosen, descriptions
-from opkiln.runtime.describe import TensorDesc
+from opkiln.runtime.custom_op.shapes import Result, chosen, results_of
 from opkiln.runtime.errors import ArgumentError, GradientError, UnsupportedDType
 from opkiln.runtime.grad import with_rule
 from opkiln.runtime.graph import Node, host_const
@@ -130,11 +129,11 @@ def _in_graph(
     call = p.CustomCall(
         CustomOp(op.schema, op.content, fixed),
         given,
-        tuple(d.dtype for d in results),
-        tuple(len(d.sizes) for d in results),
+        tuple(dtype for dtype, _ in results),
+        tuple(len(shape) for _, shape in results),
         0,
     )
-    extents = [_extent(op, session, n) for d in results for n in d.sizes]
+    extents = [_extent(op, session, n) for _, shape in results for n in shape]
     made = tuple(
         Tracer(session, session.make(one, *present, *numbers, *extents)) for one in call.results()
     )
@@ -185,14 +184,14 @@ def _number(op: CustomOp, name: str, kind: str, value: Any) -> Node:
 def _shapes(
     op: CustomOp, found: Definition, session: Session, nodes: Sequence[Node | None],
     scalars: Mapping[str, Any], spec: Any,
-) -> tuple[TensorDesc, ...]:  # fmt: skip
+) -> list[Result]:  # fmt: skip
     """The results; where the op itself infers them, the trace holds for these sizes alone."""
     by_code = found.infer is None and spec.infers
-    descs: list[TensorDesc | None] = []
+    tensors: list[Result | None] = []
     operands: list[Any] = []
     for node in nodes:
         if node is None:
-            descs.append(None)
+            tensors.append(None)
             continue
         sizes: tuple[Any, ...] = Tracer(session, node).shape
         if by_code:
@@ -200,13 +199,13 @@ def _shapes(
             code, bits = arrays.dlpack_type(node.dtype)
             strides = _dense(sizes, bits // 8)
             operands.append((0, arrays.CPU, 0, code, bits, list(sizes), strides))
-        descs.append(TensorDesc(node.dtype, sizes))
+        tensors.append((node.dtype, sizes))
     values = dict(scalars)
     for name, value in values.items() if by_code else ():
         if isinstance(value, HostValue):  # which its shapes may depend on
             what = f"the shapes of {op.name}, by"
             values[name] = session.pin(value.node, what)
-    return descriptions(op, found, descs, values, spec, operands)
+    return results_of(op, found, tensors, "cpu", values, spec, operands)
 
 
 def _dense(shape: Sequence[int], item: int) -> list[int]:

@@ -6,6 +6,7 @@ import ast
 import inspect
 import keyword
 import re
+from functools import cached_property
 from typing import Any, NoReturn
 
 from opkiln.ops.record import record
@@ -53,31 +54,33 @@ class Schema:
     params: tuple[Param, ...]
     results: tuple[str, ...]  # their names
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Param, ...]:
         """The parameters that are tensors, in order."""
         return tuple(p for p in self.params if p.is_tensor)
 
-    @property
+    @cached_property
     def scalars(self) -> tuple[Param, ...]:
         """The others."""
         return tuple(p for p in self.params if not p.is_tensor)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Of all parameters."""
+        return frozenset(p.name for p in self.params)
 
     @property
     def gradients(self) -> tuple[str, ...]:
         """What the gradients of the results are called for `backward=`."""
         return tuple(_GRADIENT.get(name, f"grad_{name}") for name in self.results)
 
-    @property
+    @cached_property
     def signature(self) -> inspect.Signature:
         """As Python binds a call."""
-        known: inspect.Signature | None = self.__dict__.get("_signature")
-        if known is None:
-            kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-            known = self.__dict__["_signature"] = inspect.Signature(
-                [inspect.Parameter(p.name, kinds[p.named], default=p.default) for p in self.params]
-            )
-        return known
+        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        return inspect.Signature(
+            [inspect.Parameter(p.name, kinds[p.named], default=p.default) for p in self.params]
+        )
 
     def __str__(self) -> str:
         parts: list[str] = []
@@ -262,6 +265,8 @@ def check_scalar(op: str, param: Param, value: Any) -> Any:
         ArgumentError: names op and argument.
     """
     wanted = SCALARS[param.kind]
+    if type(value) is wanted and wanted is not int:
+        return value
     item = getattr(value, "item", None)
     if item is not None and getattr(value, "shape", None) == ():
         value = item()

@@ -15,7 +15,7 @@ from opkiln.runtime.describe import TensorDesc
 from opkiln.runtime.errors import ArgumentError
 from opkiln.runtime.trace.session import failure, is_a
 
-Descs = Sequence[TensorDesc | None]
+Result = tuple[np.dtype[Any], tuple[Any, ...]]  # dtype and shape
 _NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}  # of opkiln/op.h
 
 
@@ -42,10 +42,10 @@ def chosen(
     return taken
 
 
-def descriptions(
-    op: CustomOp, found: Definition, descs: Descs, scalars: Mapping[str, Any], spec: Any,
-    operands: Sequence[Any],
-) -> tuple[TensorDesc, ...]:  # fmt: skip
+def results_of(
+    op: CustomOp, found: Definition, tensors: Sequence[Result | None], device: str,
+    scalars: Mapping[str, Any], spec: Any, operands: Sequence[Any],
+) -> list[Result]:  # fmt: skip
     """The results: by `infer=`, by the op's own function, or all like the first tensor.
 
     Raises:
@@ -53,16 +53,16 @@ def descriptions(
         CustomOpError: the op's own function reported an error.
     """
     count = len(found.schema.results)
-    first = next(d for d in descs if d is not None)
     if found.infer is not None:
         names = [p.name for p in found.schema.tensors]
+        descs = [None if t is None else TensorDesc(*t, device) for t in tensors]
         values = {**dict(zip(names, descs, strict=True)), **scalars}
         given = found.infer(**chosen(op, "infer", found.infer, values))
-        return _checked(op, given, count, first)
+        return _checked(op, given, count)
     if spec.infers:
         made = spec.infer(operands, found.numbers(scalars), count)
-        return tuple(TensorDesc(_dtype(op, c, b), shape, first.device) for c, b, shape in made)
-    return (TensorDesc(first.dtype, first.shape, first.device),) * count
+        return [(_dtype(op, c, b), tuple(shape)) for c, b, shape in made]
+    return [next(t for t in tensors if t is not None)] * count
 
 
 def _dtype(op: CustomOp, code: int, bits: int) -> Any:
@@ -73,7 +73,7 @@ def _dtype(op: CustomOp, code: int, bits: int) -> Any:
         raise failure(ArgumentError, f"{op.name}: infer: there is no dtype {name}") from None
 
 
-def _checked(op: CustomOp, given: Any, count: int, first: TensorDesc) -> tuple[TensorDesc, ...]:
+def _checked(op: CustomOp, given: Any, count: int) -> list[Result]:
     results = given if is_a(given, tuple, list) else (given,)
     if len(results) != count or not all(isinstance(d, TensorDesc) for d in results):
         raise failure(
@@ -84,4 +84,4 @@ def _checked(op: CustomOp, given: Any, count: int, first: TensorDesc) -> tuple[T
     for desc in results:
         if desc.shape is None or None in desc.shape:
             raise failure(ArgumentError, f"{op.name}: infer: expected a known shape, got {desc!r}")
-    return tuple(TensorDesc(np.dtype(d.dtype), d.shape, first.device) for d in results)
+    return [(d.dtype, d.shape) for d in results]

@@ -5,7 +5,7 @@
 //     const auto y = call.output<float>(0);
 //     for (std::int64_t i = 0; i < x.size(); ++i) y[i] = call.real(0) * x[i];
 //   }
-//   OPKILN_OP(scale, run);                  // or (scale, run, workspace) or (..., workspace,
+//   OK_CPP_OP(scale, run);                  // or (scale, run, workspace) or (..., workspace,
 //   infer)
 #pragma once
 
@@ -164,4 +164,4 @@ constexpr ok_op described() {
 }  // namespace opkiln
 
 /// Exports an op under a symbol. The functions take an opkiln::Call.
-#define OPKILN_OP(name, ...) OK_OP_NAMED(name) = ::opkiln::detail::described<__VA_ARGS__>()
+#define OK_CPP_OP(name, ...) OK_OP_NAMED(name) = ::opkiln::detail::described<__VA_ARGS__>()
