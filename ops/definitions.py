@@ -382,6 +382,10 @@ class CustomOp(OpDef):
         bound: CustomOp = RULES.find("bind", self)(self, scalars)
         return bound
 
+    def __repr__(self) -> str:
+        bound = "".join(f", {name}={value!r}" for name, value in self.params)
+        return f"CustomOp({self.schema!r}, content={self.content.hex()[:12]}{bound})"
+
     def unregister(self) -> None:
         """Give the name free; programs that have the op keep working."""
         RULES.find("unregister", self)(self)

@@ -26,6 +26,7 @@ from opkiln.runtime import errors
 
 ADD, MUL = p.Elementwise("add"), p.Elementwise("multiply")
 F4 = np.dtype("f4")
+SCHEMA = "ns::f(Tensor a, float k=2.0) -> Tensor"
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ def definitions() -> list[OpDef]:
         ok.CompiledOp(ADD, options={"errstate": "raise"}), ok.CompiledOp(ok.SubgraphOp(graph())),
         ok.JITFusionOp(ADD), ok.JITFusionOp(ADD, strict=False), ok.JITFusionOp(MUL),
         ok.GenericPyOp(Scale(2.0)), ok.GenericPyOp(Scale(3.0)),
+        ok.CustomOp(SCHEMA, b"c" * 32), ok.CustomOp(SCHEMA, b"d" * 32),
+        ok.CustomOp(SCHEMA, b"c" * 32, (("k", 1.0),)), ok.CustomOp(SCHEMA, b"c" * 32, (("k", 1),)),
         key, ok.UniqueKey(b"l" * 16),
         ok.BackwardOpKey(ADD, (True, False), (True,), (F4, F4), (1, 1)),
         ok.BackwardOpKey(ADD, (True, True), (True,), (F4, F4), (1, 1)),
