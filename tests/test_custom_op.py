@@ -321,6 +321,8 @@ def test_bad_arguments_name_the_argument(define_op: Define, smooth: ok.CustomOp)
         (errors.ArgumentError, "no scalar 'q'", lambda: smooth.bind(q=1)),
         (errors.ArgumentError, "expected 2 tensors, got 3", lambda: smooth.apply(x, x, x)),
         (errors.UnsupportedDType, "'l': dtype object", lambda: smooth(x.astype(object), x)),
+        (errors.ArgumentError, "'l': expected numpy.ndarray, got the subclass MaskedArray",
+         lambda: smooth(np.ma.masked_array(x), x)),
         (errors.UnsupportedDType, "'l': dtype datetime64",
          lambda: smooth(np.zeros(3, "M8[s]"), x)),
         (errors.UnsupportedDType, "'l': dtype timedelta64",

@@ -85,13 +85,25 @@ def test_identity_is_schema_content_and_parameters(smooth: ok.CustomOp, op_libra
     assert smooth.bind(s=1) == smooth.bind(s=1.0)
     assert pickle.loads(pickle.dumps(smooth.bind(s=2.0))) == smooth.bind(s=2.0)
     code = (
-        "import opkiln as ok, sys\n"
-        "_, library, smooth, both = sys.argv\n"
+        "import opkiln as ok, pickle, sys\n"
+        "_, library, smooth, both, pickled = sys.argv\n"
+        "wanted = ok.errors.RegistrationError\n"
+        "try: pickle.loads(bytes.fromhex(pickled))(1, 2)\n"
+        "except wanted as error: assert 't::smooth' in str(error)\n"
+        "else: raise SystemExit('it ran where nobody made it')\n"
         "ok.custom_op(both, library=library, cpu='t_both')\n"
         "op = ok.custom_op(smooth, library=library, cpu='t_smooth', backward='t::both')\n"
         "print(op.digest.hex())"
     )
-    command = [sys.executable, "-c", code, str(op_library), SMOOTH, BOTH]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        str(op_library),
+        SMOOTH,
+        BOTH,
+        pickle.dumps(smooth).hex(),
+    ]
     done = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True)
     assert done.stdout.split()[-1] == smooth.digest.hex()
 

@@ -161,6 +161,13 @@ def _is(value: Any, module: str, name: str) -> bool:
 def _kind(op: CustomOp, name: str, value: Any) -> tuple[Kind | str, Any]:
     """How to deal with an argument, and the array that it is; a str names another library."""
     if is_a(value, np.ndarray, np.generic):
+        if not (type(value) in (np.ndarray, np.memmap) or is_a(value, np.generic)):
+            raise failure(
+                ArgumentError,
+                f"{op.name}(): argument {name!r}: expected numpy.ndarray, got the subclass "
+                f"{type(value).__name__}",
+                fix="pass a plain array, for example np.asarray(a)",
+            )
         return NUMPY, np.asarray(value)
     if _is(value, "torch", "Tensor"):
         if value.layout is not sys.modules["torch"].strided or value.device.type == "meta":
@@ -189,7 +196,10 @@ class Inputs(NamedTuple):
 
     def exported(self, result: Any) -> Any:
         """A result as the caller's kind of array."""
-        return interop.export(self.library, result) if self.library else result
+        if self.library:
+            return interop.export(self.library, result)
+        scalar = self.kind is NUMPY and result.ndim == 0
+        return result[()] if scalar else result
 
 
 def read(op: CustomOp, names: Sequence[str], tensors: Sequence[Any]) -> Inputs:

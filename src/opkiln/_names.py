@@ -21,4 +21,4 @@ from opkiln.runtime.explain import Explanation as Explanation, Miss as Miss
 from opkiln.runtime.spec import TensorSpec as TensorSpec, Warmed as Warmed
 
 # What op definitions do is registered when it is first asked for.
-RULES.late = lambda: import_module("opkiln.runtime.backward")
+RULES.late = lambda: import_module("opkiln._definitions")
