@@ -310,6 +310,23 @@ def test_t42_what_an_op_reports_is_a_python_error(define_op: Define) -> None:
         square(types)
 
 
+def test_f131_what_an_op_reports_on_a_stream_comes_with_the_result(define_op: Define) -> None:
+    op = define_op("t::failing(Tensor x) -> Tensor", "t_failing")
+    f = ok.compile(lambda v: op(v * 1.0) + 1)
+    stream = ok.Stream()
+    with stream:
+        bad = f(np.ones(2))
+        after = f(bad)
+        good = f(np.zeros(2))
+        eager = op(np.zeros(2))
+    with pytest.raises(errors.CustomOpError, match=rf"one is not allowed \({__file__}:\d+\)"):
+        bad.result()
+    assert after.exception() is bad.exception()
+    np.testing.assert_array_equal(good.result(), f(np.zeros(2)))
+    np.testing.assert_array_equal(eager, op(np.zeros(2)))
+    stream.close()
+
+
 def test_bad_arguments_name_the_argument(define_op: Define, smooth: ok.CustomOp) -> None:
     x = np.ones(3, np.float32)
     cases: list[tuple[type[Exception], str, Callable[[], Any]]] = [

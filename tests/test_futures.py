@@ -215,6 +215,8 @@ def test_inline_calls_wait_for_what_is_queued_on_their_arrays(
             scope.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "compiled functions run in the interpreter")
         g = ok.compile(f.__wrapped__)
+        y = X.astype(float) if way == "converted" else X  # its result goes by way of a copy
+        g(X, y, out=np.empty_like(X))  # builds, which takes longer than the wait
         let_go = scope.enter_context(held(stream))
         with stream:
             queued = f(source, X)
@@ -222,8 +224,8 @@ def test_inline_calls_wait_for_what_is_queued_on_their_arrays(
         timer.start()
         if way == "bound":
             bound()
-        else:  # a float64 result goes by way of a copy
-            g(X, X.astype(float) if way == "converted" else X, out=source)
+        else:
+            g(X, y, out=source)
         timer.join()
     np.testing.assert_array_equal(queued.result(), want)
     np.testing.assert_allclose(source, want, rtol=1e-6)

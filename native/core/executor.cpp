@@ -150,10 +150,11 @@ std::uint64_t Executor::run_nest(const Nest& nest) const {
   return run_split({nest.units, nest.grain, nest.estimated_ns, nest.own_bytes, run, &part});
 }
 
-std::uint64_t Executor::launch() noexcept {
+std::uint64_t Executor::launch(std::exception_ptr& error) noexcept {
   try {
     return run_nests();
   } catch (...) {
+    error = std::current_exception();
     failed_ = true;
     return 0;
   }

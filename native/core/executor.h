@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -142,12 +143,12 @@ class Executor {
     return faults;
   }
   /// The two halves of a run(): what must happen on the thread that has the lease, and the kernels,
-  /// which any one thread may run then. The second never throws: a kernel that does leaves the
-  /// executor failed(), to be read once its event is done.
+  /// which any one thread may run then. What a kernel throws goes to `error`, and the executor is
+  /// failed(), to be read once its event is done.
   void set_up(const HostValue* weak) {
     if (needs_setup_) setup(weak);
   }
-  std::uint64_t launch() noexcept;
+  std::uint64_t launch(std::exception_ptr& error) noexcept;
   bool failed() const noexcept { return failed_; }
   /// After a run() without a lease on an inline stream: there is nothing to wait for, so no event.
   void ended() noexcept { phase_ = Phase::kHost; }

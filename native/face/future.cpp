@@ -49,7 +49,7 @@ PyObject* call_name(const Pending& p) {
 // ---- the worker's half ----
 
 bool Pending::failed() const noexcept {
-  return cause_ || broken_ || state_.load(std::memory_order_acquire) == kLost ||
+  return cause_ || broken_ != nullptr || state_.load(std::memory_order_acquire) == kLost ||
          faults_raise(faults, errstate);
 }
 
@@ -60,8 +60,7 @@ void Pending::run() noexcept {
     break;
   }
   if (!cause_) {
-    faults = executor->launch();
-    broken_ = executor->failed();
+    faults = executor->launch(broken_);
   }
   watched_ = state_.exchange(kDone, std::memory_order_acq_rel) == kWatched;
 }
@@ -206,6 +205,17 @@ bool wait_for(Future* future, PyObject* timeout) {
   return true;
 }
 
+namespace {
+
+void set_op_error(const Pending& p, const core::OpError& e) {
+  try {
+    throw_op_error(p.function, p.record.get(), e);
+  } catch (const PythonError&) {
+  }
+}
+
+}  // namespace
+
 // The error of one that is done, or null: none, or (with an error set) it cannot be made. Borrowed.
 PyObject* failure(Future* future) {
   Pending& p = future->pending();
@@ -226,12 +236,15 @@ PyObject* failure(Future* future) {
   if (p.state_.load() == Pending::kLost) {
     raise(Err::stream, "ask for results before the process ends, and in the process that called",
           "%U(): not computed: the stream was given up before its turn came", name.get());
-  } else if (p.broken_) {
-    raise(Err::internal, nullptr, "opkiln: %U(): a kernel failed", name.get());
   } else {
     try {
+      if (p.broken_) std::rethrow_exception(p.broken_);
       tell_faults(p.function, p.record.get(), p.faults, p.errstate);
+    } catch (const core::OpError& e) {
+      set_op_error(p, e);
     } catch (const PythonError&) {
+    } catch (...) {
+      raise_current();
     }
   }
   PyObject *type, *value, *traceback;

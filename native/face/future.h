@@ -60,9 +60,9 @@ class Pending final : public core::Work {
   Pending* before_ = nullptr;  // of those that are tracked
   Pending* after_ = nullptr;
   std::atomic<int> state_{kQueued};
-  bool watched_ = false;      // as run() found it
-  bool broken_ = false;       // a kernel threw
-  Pending* cause_ = nullptr;  // one of `needs` that failed, so that this was not run
+  bool watched_ = false;       // as run() found it
+  std::exception_ptr broken_;  // what a kernel threw
+  Pending* cause_ = nullptr;   // one of `needs` that failed, so that this was not run
   Pending* next_done_ = nullptr;
 };
 
