@@ -26,6 +26,7 @@ def f(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
 
 
 def inline() -> float:
+    f(X, Y, Z)  # the first one after a wait finds cold caches
     begin = time.perf_counter_ns()
     for _ in range(BURST):
         f(X, Y, Z)
@@ -39,6 +40,7 @@ def queued(stream: ok.Stream, hold: bool) -> float:
     gate.record(clock)
     if hold:
         stream.wait_event(gate)
+    inline()  # meanwhile the worker wakes up, and stands at the gate
     with stream:
         begin = time.perf_counter_ns()
         futures = [f(X, Y, Z) for _ in range(BURST)]
@@ -75,11 +77,13 @@ def main() -> None:
                     times[name].append(way())
             else:
                 times[name].append(way())
-    figures = {name: median(all_of) for name, all_of in times.items()}
-    one = figures["called"]
-    rows = [[name, f"{duration(t)} ({t / one:.2f}x)"] for name, t in figures.items()]
+    ratio = {
+        name: median(t / one for t, one in zip(all_of, times["called"], strict=True))
+        for name, all_of in times.items()
+    }
+    rows = [[name, f"{duration(median(t))} ({ratio[name]:.2f}x)"] for name, t in times.items()]
     table(["way", "time"], rows)
-    goals([("queued, worker busy / called", figures["queued, worker busy"] / one, 6.0, "<=")])
+    goals([("queued, worker busy / called", ratio["queued, worker busy"], 6.0, "<=")])
 
 
 if __name__ == "__main__":
