@@ -15,11 +15,11 @@ import pytest
 from tests import jit_child as child
 
 import opkiln as ok
-from opkiln.runtime import errors
+from opkiln.runtime import errors, jit
 from opkiln.runtime.config import config
-from opkiln.runtime.extension import Extension, depfile, files, find, image, spec
+from opkiln.runtime.extension import Extension, depfile, files, find, image, spec, tools
 from opkiln.runtime.jit import ninja, store
-from opkiln.runtime.toolchains import CompileOptions, CppBackend
+from opkiln.runtime.toolchains import CompileOptions
 
 ANSWER = "int answer(void)"
 
@@ -291,8 +291,7 @@ def asked(**options: Any) -> str:
     functions = given.pop("functions", ())
     inline = (("a.cpp", given.pop("text", "")),)
     one = spec.Spec("n", (), inline, functions, CompileOptions.of(**given), with_cuda=False)
-    backend = CppBackend.find()
-    return find.asked(one, (), backend, []).parts.hexdigest
+    return find.asked(one, (), tools.pick(one, jit.compiler()), []).parts.hexdigest
 
 
 def test_K2_T37_the_key_is_content_and_groups_stay_apart(known_cache: Path) -> None:

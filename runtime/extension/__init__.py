@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from opkiln.runtime import jit
 from opkiln.runtime.config import config
-from opkiln.runtime.errors import ArgumentError, CacheError, CompileFailed, ExtensionError, NotYet
-from opkiln.runtime.extension import find, image, spec
+from opkiln.runtime.errors import ArgumentError, CacheError, CompileFailed, ExtensionError
+from opkiln.runtime.extension import find, image, spec, tools
 from opkiln.runtime.extension.image import Extension
 from opkiln.runtime.extension.spec import Spec
 from opkiln.runtime.jit import store
-from opkiln.runtime.toolchains import CompileOptions, CppBackend
+from opkiln.runtime.toolchains import CompileOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,8 +137,6 @@ def _load(
     timeout: float | None,
     keep: bool,
 ) -> Extension:
-    if wanted.with_cuda:
-        raise NotYet("with_cuda: CUDA sources are not built yet")
     seconds = config.compile_timeout if timeout is None else _seconds(timeout)
     folder = None if build_directory is None else spec.paths("build_directory", build_directory)[0]
     with config.scope(compile_timeout=seconds):
@@ -168,7 +166,7 @@ def _find(wanted: Spec, layers: list[Layer], verbose: bool, keep: bool) -> Exten
         digests = find.source_digests(wanted)
         orders: list[find.Asked] = []
         for compiler in jit.compilers():
-            order = find.asked(wanted, digests, CppBackend(compiler), layers)
+            order = find.asked(wanted, digests, tools.pick(wanted, compiler), layers)
             known = image.loaded(layers[0].base, order.parts.hexdigest)
             if known is not None:
                 return Extension(wanted.name, known, "memory")

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 # A word ends at a blank that no backslash precedes; a backslash at the end of a line joins lines.
 _WORD = re.compile(r"(?:\\.|[^\\\s])+", re.DOTALL)
-_SYSTEM = ("/usr/include/", "/usr/lib/", "/usr/lib64/", "/Library/Developer/", "/Applications/")
-_BELOW = ("include/", "lib/", "lib64/", "targets/", "nvvm/", "share/", "sysroot/")
 
 
 def parse(text: str) -> list[str]:
@@ -37,14 +35,6 @@ def read(paths: Iterable[str]) -> set[str]:
         text = os.fsdecode(store.read_owned(path))
         found.update(os.path.join(here, name) for name in parse(text))
     return found
-
-
-def is_system(path: str, roots: Sequence[str], search: Sequence[str]) -> bool:
-    """Whether a header belongs to a compiler or to the system, and not to the user."""
-    if any(path.startswith(f"{folder}/") for folder in search):
-        return False
-    below = [f"{root}/{part}" for root in roots if root != "/usr" for part in _BELOW]
-    return path.startswith((*_SYSTEM, *below))
 
 
 def names(path: str, search: Sequence[str], *, system: bool) -> Iterator[str]:

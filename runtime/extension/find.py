@@ -19,30 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from opkiln.runtime.extension.spec import Spec
+    from opkiln.runtime.extension.tools import Tools
     from opkiln.runtime.jit.store import Entry, Layer
-    from opkiln.runtime.toolchains import CppBackend
 
 ABI = "1"  # of what an artifact holds; raise it with each change there
 
 
 class Asked(NamedTuple):
-    """What is asked for, of one compiler in one cache."""
+    """What is asked for, of which compilers, in which caches."""
 
     spec: Spec
     digests: tuple[str, ...]  # of the sources
-    backend: CppBackend
+    tools: Tools
     parts: KeyParts  # all that is known before a build
     layers: Sequence[Layer]
 
     def entry(self, layer: Layer) -> Entry:
         """The place that bears the key of what is asked for."""
-        target = store.EXTENSION + self.backend.compiler.target
+        target = store.EXTENSION + self.tools.compiler.target
         return store.entry_for(layer, target, self.spec.name, self.parts)
 
 
-def asked(
-    spec: Spec, digests: tuple[str, ...], backend: CppBackend, layers: Sequence[Layer]
-) -> Asked:
+def asked(spec: Spec, digests: tuple[str, ...], tools: Tools, layers: Sequence[Layer]) -> Asked:
     """Name all that decides the machine code, but for headers."""
     parts = KeyParts(
         [
@@ -53,10 +51,10 @@ def asked(
             ("inline", [f"{name} {sha256(_encoded(text))}" for name, text in spec.inline]),
             ("functions", spec.functions),
             ("directory", os.getcwd() if _relative(spec) else ""),
-            *backend.parts(spec.options),
+            *tools.parts(),
         ]
     )
-    return Asked(spec, digests, backend, parts, layers)
+    return Asked(spec, digests, tools, parts, layers)
 
 
 def _encoded(text: str) -> bytes:
@@ -94,7 +92,7 @@ def on_disk(wanted: Asked, *, heal: bool) -> Image | None:
 
 
 def _load(wanted: Asked, entry: Entry) -> Image | None:
-    features = wanted.backend.compiler.features
+    features = wanted.tools.compiler.features
     record = store.check(entry, wanted.parts.hexdigest, features, field="asked")
     if record is None:
         return None
@@ -105,7 +103,17 @@ def _load(wanted: Asked, entry: Entry) -> Image | None:
     if parts.hexdigest != record.text("key"):
         raise store.Damaged("its manifest belongs to another key")
     text = store.read_owned(entry.source, any_owner=entry.lower)
+    check_devices(wanted)
     return opened(entry, entry.library, text, parts, found)
+
+
+def check_devices(wanted: Asked) -> None:
+    """Raise UnsupportedArch or LoadFailed if no GPU of this machine can run what was compiled."""
+    tools = wanted.tools
+    if tools.cuda and tools.archs:
+        from opkiln.runtime.toolchains import archs
+
+        archs.check_devices(wanted.spec.name, tools.archs, tools.cuda.toolchain.release)
 
 
 def opened(entry: Entry, path: str, text: bytes, parts: KeyParts, found: headers.Headers) -> Image:

@@ -57,9 +57,7 @@ class Image:
         """Name the library as it is published; it was loaded where it was built."""
         with _guard:
             if self.library is not None and self.library.path != self.entry.library:
-                with contextlib.suppress(
-                    OSError
-                ):  # removed: only its name is lost
+                with contextlib.suppress(OSError):  # removed: only its name is lost
                     library = open_claimed(self.entry, self.entry.library)
                     if library.handle == self.library.handle:
                         self.library = library

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from opkiln.native import include_dir
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import SymbolMissing
 from opkiln.runtime.extension import declare, depfile, find, headers, image, index
@@ -85,10 +83,15 @@ class Build(NamedTuple):
         contents = (module, store.read_owned(library), log)
         manifest = store.manifest(
             parts,
-            self.asked.backend.features(spec.options),
+            self.asked.tools.features(),
             opened.names,
             dict(zip(store.EXTENSION_FILES, contents, strict=True)),
-            {"asked": self.asked.parts.hexdigest, "name": spec.name, **found.fields()},
+            {
+                "asked": self.asked.parts.hexdigest,
+                "name": spec.name,
+                "archs": list(self.asked.tools.archs),
+                **found.fields(),
+            },
         )
         store.write_file(f"{private}/{store.MANIFEST}", manifest)
         index.add(entry.folder, spec.name, self.asked.parts.short, parts.short)
@@ -100,16 +103,14 @@ class Build(NamedTuple):
         return [*spec.sources, *(f"{private}/{name}" for name, _ in spec.inline)]
 
     def _steps(self, private: str, library: str) -> list[Step]:
-        spec, backend = self.asked.spec, self.asked.backend
-        paths = (*spec.options.include_paths, include_dir())
-        options = replace(spec.options, include_paths=paths)
+        tools = self.asked.tools
         steps: list[Step] = []
         for source in self._sources(private):
             obj = f"{private}/{ninja.object_name(source)}"
-            command = backend.compile_command(source, obj, f"{obj}.d", options)
+            command = tools.compile_command(source, obj, f"{obj}.d")
             steps.append(Step(tuple(command), (source,), obj, f"{obj}.d"))
         objects = [step.output for step in steps]
-        link = backend.link_command(objects, library, options)
+        link = tools.link_command(objects, library)
         steps.append(Step(tuple(link), tuple(objects), library))
         return steps
 
@@ -124,9 +125,11 @@ class Build(NamedTuple):
             progress.update()
 
         def refused(command: list[str], log: str, code: int) -> Exception:
-            stage = "link" if command == list(steps[-1].command) else "compile"
+            source = next((s for s in self._sources(private) if s in command), None)
             kept, output = build.keep_failure(log)
-            return self.asked.backend.failure(stage, command, code, output, kept)
+            backend = self.asked.tools.backend(source)
+            stage = "compile" if source else "link"
+            return backend.failure(stage, command, code, output, kept)
 
         deadline = time.monotonic() + config.compile_timeout
         log = ninja.run(steps, private, deadline, refused, tick)
@@ -142,8 +145,7 @@ class Build(NamedTuple):
         user = {
             path
             for path in read
-            if not depfile.is_system(path, _roots(self.asked.backend.compiler.words), search)
-            and not path.startswith(f"{private}/")
+            if not self.asked.tools.owns(path, search) and not path.startswith(f"{private}/")
         }
         search = list(dict.fromkeys([*search, *map(os.path.dirname, sorted(user))]))
         names = {
@@ -184,11 +186,6 @@ class Build(NamedTuple):
             store.remove(step.depfile)
         for name in (ninja.BUILD_FILE, ".ninja_log", ".ninja_deps"):
             store.remove(f"{private}/{name}")
-
-
-def _roots(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The directories below which headers are a compiler's own."""
-    return (os.path.dirname(os.path.dirname(os.path.realpath(words[0]))),)
 
 
 def _include_flags(flags: tuple[str, ...]) -> list[str]:
