@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,17 +151,17 @@ def test_T39_where_the_compiler_comes_from(tmp_path: Path, monkeypatch: pytest.M
 def test_K11_threads_with_flags_of_their_own(
     parallelize: Callable[..., list[abi.Abi]],
 ) -> None:
-    toolchain = find_cpp("g++")
+    backend = CppBackend.find("g++")
 
     def ask(index: int) -> abi.Abi:
         flag = f"-D_GLIBCXX_USE_CXX11_ABI={index % 2}"
-        return toolchain.abi(CompileOptions.of(cflags=[flag, f"-std=c++{17 + 3 * (index % 2)}"]))
+        return backend.abi(CompileOptions.of(cflags=[flag, f"-std=c++{17 + 3 * (index % 2)}"]))
 
     for index, found in enumerate(parallelize(ask, 16)):
         strings = "C++11 strings" if index % 2 else "old strings"
         assert found[:2] == ("libstdc++", strings)
         assert found.standard == ("c++20" if index % 2 else "c++17")
-    assert toolchain.abi(CompileOptions()).name == abi.of_process()
+    assert backend.abi(CompileOptions()).name == abi.of_process()
 
 
 def test_F101_a_mismatch_is_a_warning_or_an_error_as_the_setting_says(
@@ -192,8 +191,7 @@ def test_F101_the_library_of_a_compiler_is_what_its_headers_say() -> None:
     abi.compare(abi.of_compiler(gcc._replace(library=())))  # unknown is no mismatch
     with config.scope(abi_check="strict"), pytest.raises(errors.AbiMismatch, match=r"is libc\+\+"):
         abi.compare(abi.of_compiler(llvm))
-    parts = [CppBackend(replace(find_cpp("g++"), compiler=c)).parts(CompileOptions())
-             for c in (gcc, llvm)]  # fmt: skip
+    parts = [CppBackend(compiler).parts(CompileOptions()) for compiler in (gcc, llvm)]
     assert parts[0] != parts[1]
 
 

@@ -33,11 +33,10 @@ def _lines(section: str, probes: Iterable[Probe]) -> Iterator[Check]:
 
 def library() -> Iterator[Check]:
     """The C++ library of the compiler in use, and that of this process."""
-    from opkiln.runtime.toolchains import CompileOptions, abi
-    from opkiln.runtime.toolchains.cpp import find_cpp
+    from opkiln.runtime.toolchains import CompileOptions, CppBackend, abi
 
     section = "C++ library"
-    facts = find_cpp().abi(CompileOptions())
+    facts = CppBackend.find().abi(CompileOptions())
     here = abi.of_process() or "unknown"
     yield Check(section, OK, "of sources", f"{facts.name} {facts.release}, {facts.standard}")
     same = facts.name == here

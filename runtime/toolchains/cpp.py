@@ -35,11 +35,6 @@ class CppToolchain:
     compiler: Compiler
     probes: tuple[Probe, ...]
 
-    def abi(self, options: CompileOptions) -> abi.Abi:
-        """The facts of the C++ library that sources with these options use."""
-        std = standard(options, options.cflags)
-        return abi.of_compiler(self.compiler, options.cflags, std[0][5:] if std else "")
-
 
 def find_cpp(cxx: str | None = None) -> CppToolchain:
     """The compiler that an argument names, else OPKILN_CXX, CXX, conda's, the first on PATH.
@@ -67,17 +62,12 @@ class CppBackend(CompilerBackend):
 
     suffixes = (".cpp", ".cc", ".cxx", ".c++")
     platform_name = "C++"
-    toolchain: CppToolchain
+    compiler: Compiler
 
     @classmethod
     def find(cls, cxx: str | None = None) -> CppBackend:
         """The backend of the compiler in use, see `find_cpp`."""
-        return cls(find_cpp(cxx))
-
-    @property
-    def compiler(self) -> Compiler:
-        """Who the compiler is."""
-        return self.toolchain.compiler
+        return cls(find_cpp(cxx).compiler)
 
     def compile_command(
         self, source: str, obj: str, depfile: str, options: CompileOptions
@@ -101,7 +91,7 @@ class CppBackend(CompilerBackend):
     ) -> list[str]:
         """See the base class."""
         self._check(options)
-        abi.compare(self.toolchain.abi(options))
+        abi.compare(self.abi(options))
         words = [word for word in self._words() if word not in _FAST_MATH]
         told = of_driver(options.ldflags)
         if sys.platform == "win32":  # untested
@@ -126,6 +116,11 @@ class CppBackend(CompilerBackend):
         """See the base class."""
         flags = (*self.compiler.flags, *options.cflags)
         return self.compiler.features if _names_arch(flags) else ()
+
+    def abi(self, options: CompileOptions) -> abi.Abi:
+        """The facts of the C++ library that sources with these options use."""
+        std = standard(options, options.cflags)
+        return abi.of_compiler(self.compiler, options.cflags, std[0][5:] if std else "")
 
     def _words(self) -> tuple[str, ...]:
         if not self.compiler.words:
