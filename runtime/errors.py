@@ -474,13 +474,14 @@ class UnsupportedArch(CompileFailed, ValueError):
 
 
 class AbiMismatch(BuildError):
-    """Two compilers disagree on the C++ library, its strings or their layout.
+    """Two sides of an interface do not fit: C++ libraries, or versions of `opkiln/op.h`.
 
-    It is raised with `OPKILN_ABI_CHECK=strict`, and is a warning otherwise, since functions of
-    `extern "C"` do not care.
+    Where two compilers disagree on the C++ library, its strings or their layout, it is raised with
+    `OPKILN_ABI_CHECK=strict`, and is a warning otherwise, since functions of `extern "C"` do not
+    care. A custom op of a version that this one does not know always raises it.
 
-    Fix: build with the flags or the compiler that the message names, or keep to `extern "C"`
-    functions over plain C types.
+    Fix: build with the flags, the compiler or the header that the message names, or keep to
+    `extern "C"` functions over plain C types.
     """
 
     usual_stage = "load"
@@ -502,13 +503,6 @@ class SymbolMissing(BuildError, AttributeError):
     """
 
     usual_stage = "load"
-
-
-class AbiMismatch(OpkilnError, RuntimeError):
-    """A library was made for another version of an interface than the one in use.
-
-    Fix: build it again with the headers of this version.
-    """
 
 
 class CacheError(OpkilnError, OSError):
