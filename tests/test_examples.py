@@ -49,6 +49,14 @@ def test_train_digits(tmp_path: Path) -> None:
         assert (tmp_path / "pictures" / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_custom_op() -> None:
+    text = output("custom_op/run.py")
+    assert text.startswith("demo::decay(Tensor x, float k=0.9) -> Tensor") or "no CUDA" in text
+    assert re.search(r"^between fused kernels, in ok.compile .* [\d.e-]+$", text, re.MULTILINE)
+    assert "traces: 1" in text
+    assert "differentiated by ok.grad" in text
+
+
 def test_framework() -> None:
     text = output("framework.py", "--epochs", "5")
     assert accuracy(text) >= 0.9

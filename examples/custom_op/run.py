@@ -14,14 +14,22 @@ SIGNATURE = "(Tensor x, float k=0.9) -> Tensor"
 GRADIENT = "(Tensor grad, float k=0.9) -> Tensor"
 
 
+def build():
+    """The library, and whether the CUDA code is in it."""
+    sources = [HERE / "decay.cpp", HERE / "decay.cu"]
+    try:
+        return ok.load("decay", sources), True
+    except ok.errors.UnsupportedArch:  # there is no GPU here to build for
+        with ok.config.scope(cuda_archs="9.0"):
+            return ok.load("decay", sources), True
+    except ok.errors.ToolchainNotFound as error:
+        print(f"without CUDA: {str(error).splitlines()[0]}\n")
+        return ok.load("decay", sources[0]), False
+
+
 def define():
     """The op and its gradient, from C++, and from CUDA too where there is a CUDA compiler."""
-    sources, gpu = [HERE / "decay.cpp", HERE / "decay.cu"], True
-    try:
-        library = ok.load("decay", sources)
-    except (ok.errors.ToolchainNotFound, ok.errors.NotYet) as error:
-        print(f"no CUDA compiler, so C++ alone: {str(error).splitlines()[0]}\n")
-        library, gpu = ok.load("decay", sources[0]), False
+    library, gpu = build()
     cuda = {"cuda": "decay_cuda"} if gpu else {}
     cuda_grad = {"cuda": "decay_grad_cuda"} if gpu else {}
     ok.custom_op(f"demo::decay_grad{GRADIENT}", library=library, cpu="decay_grad_cpu", **cuda_grad)
