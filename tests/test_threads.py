@@ -519,7 +519,7 @@ def test_O4_many_calls_over_many_keys_and_threads_stay_flat(parallelize: Paralle
     arrays = [np.arange(n, dtype="f4") for n in range(1, 51)]
     warm, measured, done = (threading.Barrier(9) for _ in range(3))
     seen: list[dict[str, int]] = []
-    calls = 1500 // len(arrays)  # of each key; benchmarks/threads.py has the full size
+    calls = 1500 // len(arrays)  # of each key; benchmarks/memory.py counts more
 
     def work(k: int) -> None:
         if k == 8:  # the one that looks
