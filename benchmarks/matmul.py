@@ -1,10 +1,10 @@
 """How fast are matrix products, against NumPy's `@`?
 
 Both with results written to out=, in turns; the ratio is NumPy's time over ours. Large products go
-to the BLAS that NumPy uses, with its threads; set OPENBLAS_NUM_THREADS=1 for one thread. A table
-puts the batch of small products beside np.add of the same arrays, the time of their memory: its
-ratio is the most that any code could have. The last table is what the limit between kernels and
-the BLAS (runtime/blas.py) was chosen by.
+to the BLAS that NumPy uses, with its threads; set OPENBLAS_NUM_THREADS=1 for one thread, as kernels
+have. A table puts the batch of small products beside np.add of the same arrays, the time of their
+memory: its ratio is the most that any code could have. The last table is what the limit between
+kernels and the BLAS (runtime/blas.py) was chosen by.
 
 Run: python benchmarks/matmul.py
 """
@@ -115,6 +115,7 @@ def limits(rounds: int) -> None:
 def main() -> None:
     given = arguments(__doc__)
     banner("NumPy's time over opkiln's")
+    ok.set_num_threads(1)
     found = blas.ready()
     print(f"BLAS: {found.library.path if found else 'none'}")
     rows: list[list[str]] = []
