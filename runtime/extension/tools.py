@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from opkiln.native import include_dir
 from opkiln.runtime.extension.spec import CUDA
-from opkiln.runtime.toolchains.cpp import CppBackend, CppToolchain
+from opkiln.runtime.toolchains.cpp import CppBackend
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +106,7 @@ def pick(spec: Spec, compiler: Compiler) -> Tools:
         ToolchainNotFound: CUDA is wanted and nowhere.
         UnsupportedArch, ArgumentError: see `archs.resolve` and the backends.
     """
-    cpp, options = CppBackend(CppToolchain(compiler, ())), spec.options
+    cpp, options = CppBackend(compiler), spec.options
     if not spec.with_cuda:
         return Tools(cpp, None, options, None)
     from opkiln.runtime.toolchains import archs
