@@ -122,32 +122,30 @@ def test_a_program_outlives_the_registration(
         f(np.full(2, 3, np.float32))  # would be another program
 
 
-def test_unload_is_refused_while_registered(define_op: Define, op_library: Path) -> None:
-    class Loaded:
-        """As what `ok.load` gives."""
-
-        library = Library(str(op_library))
-        held = 0
-
-        def hold(self, who: str) -> None:
-            self.held += who == "t::square"
-
-        def release(self, who: str) -> None:
-            self.held -= who == "t::square"
-
-    loaded = Loaded()
-    op = define_op("t::square(Tensor x) -> Tensor", "t_square", library=loaded)
-    define_op("t::square(Tensor x) -> Tensor", "t_square", library=loaded)
-    assert loaded.held == 1
+def test_unload_is_refused_while_an_op_or_a_program_needs_it() -> None:
+    text = "#include <opkiln/op.hpp>\nvoid same(opkiln::Call call) {\n"
+    text += (
+        "  call.output<double>(0)[0] = call.input<double>(0)[0];\n}\nOK_CPP_OP(same_cpu, same);\n"
+    )
+    library = ok.load_inline("held", text)
+    schema = "t::same(Tensor x) -> Tensor"
+    op = ok.custom_op(schema, library=library, cpu="same_cpu")
+    assert ok.custom_op(schema, library=library, cpu="same_cpu") == op
     f = ok.compile(op)
-    assert f(np.full(1, 3.0))[0] == 9
+    assert f(np.full(1, 3.0))[0] == 3
+    with pytest.raises(errors.InUse, match="t::same in use"):
+        library.unload()
     op.unregister()
-    assert loaded.held == 0
-    assert loaded.library.users  # the program has it
+    with pytest.raises(errors.InUse, match="programs with a custom op of it in use"):
+        library.unload()
+    assert f(np.full(1, 4.0))[0] == 4
     f.clear()
     ok.compile(lambda v: v + 1)(np.ones(1))  # the next miss sweeps what is dead
     gc.collect()
-    assert not loaded.library.users
+    library.unload()
+    with pytest.raises(errors.InUse, match="was unloaded"):
+        ok.custom_op(schema, library=library, cpu="same_cpu")
+    assert registered() == ()
 
 
 # ---- the C interface ----

@@ -65,6 +65,8 @@ class Image:
     def in_use(self) -> Iterator[str]:
         """What keeps it from being unloaded."""
         yield from (who for who, count in self.held.items() if count > 0)
+        if self.library is not None and self.library.users and not any(self.held.values()):
+            yield "programs with a custom op of it"
         now = self._references()
         yield from (f"function {n!r}" for n in self.names if now[n] > self._counts[n])
 
