@@ -1,8 +1,9 @@
 """Native code of your own as an op: eager, inside a compiled function, differentiated, on a GPU.
 
-Run: python examples/custom_op/run.py
+Run: python examples/custom_op/run.py [--no-cuda]
 """
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ SIGNATURE = "(Tensor x, float k=0.9) -> Tensor"
 GRADIENT = "(Tensor grad, float k=0.9) -> Tensor"
 
 
-def build():
+def build(cuda):
     """The library, and whether the CUDA code is in it."""
     sources = [HERE / "decay.cpp", HERE / "decay.cu"]
+    if not cuda:
+        return ok.load("decay", sources[0]), False
     try:
         return ok.load("decay", sources), True
     except ok.errors.UnsupportedArch:  # there is no GPU here to build for
@@ -27,15 +30,17 @@ def build():
         return ok.load("decay", sources[0]), False
 
 
-def define():
+def define(cuda):
     """The op and its gradient, from C++, and from CUDA too where there is a CUDA compiler."""
-    library, gpu = build()
-    cuda = {"cuda": "decay_cuda"} if gpu else {}
-    cuda_grad = {"cuda": "decay_grad_cuda"} if gpu else {}
-    ok.custom_op(f"demo::decay_grad{GRADIENT}", library=library, cpu="decay_grad_cpu", **cuda_grad)
-    op = ok.custom_op(f"demo::decay{SIGNATURE}", library=library, cpu="decay_cpu", **cuda,
-                      backward="demo::decay_grad")  # fmt: skip
-    return op, gpu
+    library, built = build(cuda)
+    code, code_grad = {"cpu": "decay_cpu"}, {"cpu": "decay_grad_cpu"}
+    if built:
+        code["cuda"], code_grad["cuda"] = "decay_cuda", "decay_grad_cuda"
+    ok.custom_op(f"demo::decay_grad{GRADIENT}", library=library, **code_grad)
+    op = ok.custom_op(
+        f"demo::decay{SIGNATURE}", library=library, **code, backward="demo::decay_grad"
+    )
+    return op, built
 
 
 def by_numpy(x, k):
@@ -60,7 +65,7 @@ def on_gpu(decay, built):
     except ImportError:
         torch = None
     if not built or torch is None or not torch.cuda.is_available():
-        why = "built, not run: torch sees no GPU" if built else "not built: no CUDA compiler"
+        why = "built, not run: torch sees no GPU" if built else "not built"
         print(f"{'on a torch.cuda tensor':<44} {why}")
         return
     x = torch.randn(1000, 200, device="cuda", requires_grad=True)
@@ -75,7 +80,9 @@ def on_gpu(decay, built):
 
 def main():
     """Each use, against NumPy."""
-    decay, built = define()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--no-cuda", action="store_true", help="leave the CUDA code out")
+    decay, built = define(cuda=not parser.parse_args().no_cuda)
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1000, 200)).astype(np.float32)
 
