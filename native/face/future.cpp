@@ -49,8 +49,7 @@ PyObject* call_name(const Pending& p) {
 // ---- the worker's half ----
 
 bool Pending::failed() const noexcept {
-  return cause_ || broken_ != nullptr || state_.load(std::memory_order_acquire) == kLost ||
-         faults_raise(faults, errstate);
+  return cause_ || broken_ != nullptr || lost() || faults_raise(faults, errstate);
 }
 
 void Pending::run() noexcept {
@@ -233,7 +232,7 @@ PyObject* failure(Future* future) {
   if (!p.failed()) return nullptr;
   Ref name(call_name(p));
   if (!name) return nullptr;
-  if (p.state_.load() == Pending::kLost) {
+  if (p.lost()) {
     raise(Err::stream, "ask for results before the process ends, and in the process that called",
           "%U(): not computed: the stream was given up before its turn came", name.get());
   } else {
@@ -407,7 +406,7 @@ void tell_unseen(Future* future) {
 
 void future_finalize(PyObject* o) {
   const Pending& p = as_future(o)->pending();
-  if (!p.seen && p.function && p.done() && p.failed()) tell_unseen(as_future(o));
+  if (!p.seen && p.done() && p.failed() && !p.lost()) tell_unseen(as_future(o));
 }
 
 void future_dealloc(PyObject* o) {

@@ -29,6 +29,7 @@ class Pending final : public core::Work {
   Pending* next_tracked() const { return after_; }
   bool done() const noexcept { return !event() || event()->passed(generation()); }
   bool failed() const noexcept;  // once it is done
+  bool lost() const noexcept { return state_.load(std::memory_order_acquire) == kLost; }
 
   Compiled* function = nullptr;  // owned, as all pointers to Python objects here
   RecordRef record;
