@@ -84,6 +84,8 @@ def test_a_scope_is_of_its_thread_alone() -> None:
     seen: list[int] = []
     with ok.config.scope(num_threads=1), ok.config.scope(num_threads=4):
         assert ok.get_num_threads() == 4
+        assert native.num_threads() == 2
+        assert native.set_own_num_threads(4) == 4
         other = threading.Thread(target=lambda: seen.append(ok.get_num_threads()))
         other.start()
         other.join()

@@ -38,6 +38,7 @@ struct Work {
   std::atomic<int> ranges{0};
   std::thread::id caller = std::this_thread::get_id();
   std::int64_t throws_at = -1;
+  bool helper_throws = false;
   std::barrier<>* together = nullptr;  // of the first range of each thread
   std::mutex mutex;
   std::set<std::thread::id> met;
@@ -56,6 +57,7 @@ struct Work {
     CHECK(helper == (own != nullptr));
     if (together != nullptr && begin != 0 && first_of_thread()) together->arrive_and_wait();
     ++ranges;
+    if (helper && helper_throws) throw KernelFailure{};
     for (std::int64_t i = begin; i < end; ++i) {
       if (i == throws_at) throw KernelFailure{};
       ++ran[static_cast<std::size_t>(i)];
@@ -125,6 +127,16 @@ TEST(an_exception_comes_back_after_all_have_stopped) {
     run_split(after.range());
     CHECK(after.each_once());
   }
+}
+
+TEST(an_exception_of_a_worker_reaches_the_caller) {
+  const Count scope(2);
+  std::barrier both(2);
+  Work work(kTold, 1);
+  work.together = &both;
+  work.helper_throws = true;
+  CHECK_THROWS(KernelFailure, run_split(work.range(kToldNs)));
+  CHECK(work.helped && thread_counts().busy == 0);
 }
 
 TEST(within_a_range_calls_run_alone) {
@@ -320,6 +332,10 @@ TEST(large_nests_have_the_same_bits_for_any_count) {
   }
 }
 
+/// Where two threads meet in their first row of a range that is not timed.
+std::barrier<>* rows_meet = nullptr;
+thread_local bool row_met = false;
+
 /// Keeps 2 x of a row in scratch for its second loop, and the row's sum in the kernel's own.
 std::uint64_t keeping(const KernelArgs* a, std::int64_t begin, std::int64_t end) {
   if (a == nullptr) return 64;
@@ -332,6 +348,8 @@ std::uint64_t keeping(const KernelArgs* a, std::int64_t begin, std::int64_t end)
       store<std::int64_t>(
           a->scratch, load<std::int64_t>(a->scratch) + load<std::int32_t>(kept + c * a->col[1]));
     }
+    if (rows_meet != nullptr && begin != 0 && !std::exchange(row_met, true))
+      rows_meet->arrive_and_wait();
     const char* back = a->ptr[2] + r * a->row[2];
     for (std::int64_t c = 0; c < a->cols; ++c)
       store<std::int32_t>(out + c * a->col[3],
@@ -371,6 +389,17 @@ TEST(rows_that_keep_something_have_it_for_each_thread) {
   ex->args()[0] = args[0].data;
   ex->outs()[0] = result.data();
   check_same_bytes(*ex, &result, "scratch of rows, any count");
+  const std::vector<char> want = result;
+  std::fill(result.begin(), result.end(), 9);
+  const Count scope(2);
+  set_helper_ns(0);
+  std::barrier both(2);
+  rows_meet = &both;
+  row_met = false;
+  ex->run();
+  rows_meet = nullptr;
+  set_helper_ns(kHelperNs);
+  CHECK(result == want);
 }
 
 // ---- quotas ----
