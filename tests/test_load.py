@@ -1,11 +1,10 @@
-"""`ok.load`: what is built, what is found, what causes a build, and what is refused."""
+"""`ok.load`: what comes back, what is found again, and what is refused."""
 
 import inspect
 import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,44 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests import jit_child as child
+from tests.extensions import ANSWER, answer, forget, load, settle, write
 
 import opkiln as ok
-from opkiln.runtime import errors, jit
+from opkiln.runtime import errors
 from opkiln.runtime.config import config
-from opkiln.runtime.extension import Extension, depfile, files, find, image, spec, tools
+from opkiln.runtime.extension import Extension, depfile
 from opkiln.runtime.jit import ninja, store
-from opkiln.runtime.toolchains import CompileOptions
-
-ANSWER = "int answer(void)"
-
-
-def answer(value: object, before: str = "") -> str:
-    return f'{before}\nextern "C" int answer() {{ return {value}; }}\n'
-
-
-def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def load(*sources: Path, **options: Any) -> Extension:
-    return ok.load("answer", sources, functions=[ANSWER], **options)
-
-
-def settle(*paths: Path) -> None:
-    """Let files count as older than the clock's tick."""
-    for path in paths:
-        while time.time_ns() - path.stat().st_ctime_ns < 20_000_000:
-            time.sleep(0.005)
-
-
-def forget() -> None:
-    """Know no more than a new process does."""
-    image._images.clear()
-    image._asked.clear()
-    files._seen.clear()
-
 
 # ---- what comes back ----
 
@@ -194,125 +162,6 @@ def test_T32_F095_F096_odd_paths_and_flags(
 )
 def test_a_dependency_file_is_read_as_make_reads_it(text: str, found: list[str]) -> None:
     assert depfile.parse(text) == found
-
-
-# ---- what causes a build ----
-
-
-def test_A14_F061_F062_headers_count_by_content(known_cache: Path, tmp_path: Path) -> None:
-    header = write(tmp_path / "in" / "value.h", "#define V 1")
-    unrelated = write(tmp_path / "in" / "unrelated.h", "")
-    source = write(tmp_path / "a.cpp", answer("V", "#include <cstddef>\n#include <value.h>"))
-    settle(header)
-
-    def ask() -> tuple[int, str]:
-        loaded = load(source, extra_include_paths=[header.parent])
-        return loaded.answer(), loaded.hit
-
-    assert ask() == (1, "built")
-    write(header, "#define V 2")
-    os.utime(header, (1, 1))  # an older time, as after a checkout
-    settle(header)
-    assert ask() == (2, "built")
-    write(header, "#define V 1")
-    assert ask() == (1, "memory")
-    forget()
-    assert ask() == (1, "disk")
-    os.utime(header)
-    os.utime(source, (2**31, 2**31))  # F104: a time in the future
-    write(unrelated, "int x;")
-    assert ask() == (1, "memory")
-    shadow = write(tmp_path / "value.h", "#define V 9")  # <value.h> is not searched for here, but
-    settle(shadow)
-    assert ask() == (1, "built")  # whether it would be is not known: a build says
-    forget()
-    assert ask() == (1, "disk")
-
-
-def test_F061_a_header_that_comes_before_another_is_seen(known_cache: Path, tmp_path: Path) -> None:
-    late = write(tmp_path / "late" / "value.h", "#define V 1")
-    first = tmp_path / "first"
-    source = write(
-        tmp_path / "src" / "a.cpp", answer("V + S", '#include "value.h"\n#include <climits>')
-    )
-    settle(late)
-    options = {"extra_include_paths": [first, late.parent], "extra_cflags": "-DS=10"}
-    assert load(source, **options).answer() == 11
-    settle(write(first / "value.h", "#define V 2"))
-    assert load(source, **options).answer() == 12
-    settle(write(source.parent / "value.h", "#define V 3"))
-    assert load(source, **options).answer() == 13
-    settle(write(first / "climits", "#undef S\n#define S 20"))  # even one of the system's
-    assert load(source, **options).answer() == 23
-    (source.parent / "value.h").unlink()
-    assert load(source, **options).answer() == 22
-    assert load(source, **options).hit == "memory"
-
-
-def test_a_header_that_is_written_while_it_is_compiled(
-    known_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    header = write(tmp_path / "value.h", "#define V 1")
-    source = write(tmp_path / "a.cpp", answer("V", '#include "value.h"'))
-    settle(header, source)
-    real, edits = ninja.run, iter(["#define V 2", "#define V 2"])
-
-    def meanwhile(*args: Any) -> bytes:
-        log = real(*args)
-        text = next(edits, None)
-        if text:
-            write(header, text)
-        return log
-
-    monkeypatch.setattr(ninja, "run", meanwhile)
-    assert load(source).answer() == 2
-    assert not list(edits)  # twice: the second writes what was there, which changes nothing
-    assert len(child.entries(known_cache)) == 1
-
-
-def test_sources_that_never_keep_still_are_an_error(
-    fast_cxx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = write(tmp_path / "a.cpp", answer(0))
-    real = ninja.run
-
-    def meanwhile(*args: Any) -> bytes:
-        log = real(*args)
-        write(source, answer(child.starts(fast_cxx)))
-        return log
-
-    monkeypatch.setattr(ninja, "run", meanwhile)
-    with pytest.raises(errors.CompileFailed, match="changed while they were compiled, each time"):
-        load(source)
-
-
-def asked(**options: Any) -> str:
-    given = {"cflags": (), "ldflags": (), "include_paths": (), **options}
-    functions = given.pop("functions", ())
-    inline = (("a.cpp", given.pop("text", "")),)
-    one = spec.Spec("n", (), inline, functions, CompileOptions.of(**given), with_cuda=False)
-    return find.asked(one, (), tools.pick(one, jit.compiler()), []).parts.hexdigest
-
-
-def test_K2_T37_the_key_is_content_and_groups_stay_apart(known_cache: Path) -> None:
-    keys = [
-        asked(),
-        asked(cflags=["-DA", "-DB"]),
-        asked(cflags=["-DB", "-DA"]),
-        asked(ldflags=["-DA", "-DB"]),
-        asked(cflags=["-DA"], ldflags=["-DB"]),
-        asked(include_paths=["/a", "/b"]),
-        asked(include_paths=["/b", "/a"]),
-        asked(functions=("int a(void);", "int b(void);")),
-        asked(functions=("int a(void); int b(void);",)),
-        asked(text="int a;"),
-        asked(cflags=["-Iwhere"]),
-    ]
-    assert len(set(keys)) == len(keys)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir("/")
-        assert asked(cflags=["-Iwhere"]) != keys[-1]
-        assert asked() == keys[0]
 
 
 # ---- other processes ----
