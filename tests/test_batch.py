@@ -151,3 +151,43 @@ def test_settings_of_a_scope_hold_in_all_threads() -> None:
 
     with config.scope(max_jobs=2, compile_timeout=12.5):
         assert batch.side_by_side([setting, setting]) == [12.5, 12.5]
+
+
+def blur(times: int) -> Callable[..., Any]:
+    """A loop that tracing unrolls: each pass is a copy and a write into its inside."""
+
+    def fn(x: Any) -> Any:
+        for _ in range(times):
+            y = x.copy()
+            y[1:-1] = 0.5 * x[:-2] + 0.34375 * x[2:]
+            x = y
+        return x
+
+    return fn
+
+
+def test_equal_kernels_of_a_loop_are_compiled_once() -> None:
+    x = np.linspace(-1, 1, 97)
+    functions = [ok.compile(blur(times)) for times in (3, 12)]
+    units = [f.lower(x).source for f in functions]
+    few, many = (unit.count("ok_args *a, i64 row_begin") for unit in units)
+    assert few == many <= 3  # entries that have a body: the first, the inner and the last pass
+    assert units[1].count(": as ok_k") == len(functions[1].lower(x).kernels) - many
+    for f, times in zip(functions, (3, 12), strict=True):
+        np.testing.assert_array_equal(f(x), blur(times)(x))
+        assert f.info().builds + f.info().disk_hits == 1
+
+
+def test_equal_kernels_of_a_batch_are_compiled_once(tmp_path: Any) -> None:
+    functions = [ok.compile(blur(times)) for times in (5, 6, 7)]
+    x = np.linspace(-2, 1, 31)
+    record = [f._missing(x) for f in functions]
+    whole = [(r.program, requests) for r, requests in record]
+    text, symbols = batch.unit_of(whole)
+    assert len(symbols) == len(set(symbols)) == sum(len(requests) for _, requests in whole)
+    alone = batch.unit_of(whole[:1])[0]
+    entry = "ok_args *a, i64 row_begin"
+    assert text.count(entry) == alone.count(entry)
+    with config.scope(cache_dir=str(tmp_path)):
+        for f, result in zip(functions, together([case(f, x) for f in functions]), strict=True):
+            np.testing.assert_array_equal(result, f.__wrapped__(x))

@@ -36,7 +36,7 @@ _ARGS = """struct ok_args {
 def emit(jobs: Sequence[Job], *, vector_bytes: int = 64) -> str:
     """The translation unit of these kernels, in vectors of `vector_bytes`, which change no bit."""
     width = min(lanes(job.kernel, vector_bytes) for job in jobs)
-    kernels = [_text(job, width) for job in jobs]
+    kernels = _texts(jobs, width)
     folds = [s.row for j in jobs for s in j.kernel.statements() if isinstance(s, k.Accumulate)]
     frame = sections("nest.h")
     nest = [_ARGS, frame["rest"][1]]
@@ -57,6 +57,27 @@ def emit(jobs: Sequence[Job], *, vector_bytes: int = 64) -> str:
         *kernels,
     ]
     return "\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _texts(jobs: Sequence[Job], width: int) -> list[str]:
+    """The text of each job: of one that would repeat another's, a second name for that function.
+
+    A loop that is unrolled by tracing gives the same kernel again and again; the compiler's time is
+    that of one.
+    """
+    first: dict[str, str] = {}  # text without the symbol -> symbol that has it
+    texts: list[str] = []
+    for job in jobs:
+        text = _text(job, width)
+        found = first.setdefault(text.replace(job.symbol, ""), job.symbol)
+        texts.append(text if found == job.symbol else _alias(job, found))
+    return texts
+
+
+def _alias(job: Job, symbol: str) -> str:
+    place = f'__attribute__((alias("{symbol}"), visibility("default")))'
+    entry = f'extern "C" u64 {job.symbol}(const ok_args *, i64, i64) {place};'
+    return f"// {job.symbol} {job.classes}: as {symbol}\n{entry}"
 
 
 def _text(job: Job, width: int) -> str:
