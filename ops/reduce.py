@@ -38,18 +38,25 @@ _find = partial(_order, finds=True, cost=3.0)
 
 
 def _prod_gradient(g: Any, y: Any, a: Any, axes: tuple[int, ...]) -> Any:
-    """The product of the others: y / a, but of a single 0 the product of those that are not 0."""
+    """The product of the others: y / a, but of a 0 that of those that are not 0, and of other zeros.
+
+    The other of two zeros is written as their sum without the one: 0, whose derivative is 1.
+    """
     zero = a == 0
     rest = np.where(zero, 1, a)
-    alone = zero & (zero.sum(axis=axes, keepdims=True) == 1)
-    others = np.where(alone, rest.prod(axis=axes, keepdims=True), 0)
+    many = zero.sum(axis=axes, keepdims=True)
+    zeros = np.where(zero, a, 0)
+    other = zeros.sum(axis=axes, keepdims=True) - zeros
+    factor = np.where(many == 1, 1, np.where(many == 2, other, 0))  # noqa: PLR2004
+    others = np.where(many <= 2, rest.prod(axis=axes, keepdims=True), 0) * factor
     return g * np.where(zero, others, y / rest)
 
 
 def _extreme_gradient(g: Any, y: Any, a: Any, axes: tuple[int, ...]) -> Any:
-    """Shared evenly by the elements that attain it."""
+    """Shared evenly by the elements that attain it; NaN for all where it is NaN."""
     found = a == y
-    return np.where(found, g / found.sum(axis=axes, keepdims=True).astype(a.dtype), 0)
+    share = g / found.sum(axis=axes, keepdims=True).astype(a.dtype)
+    return np.where(found, share, np.where(y == y, 0, y))
 
 
 # fmt: off

@@ -155,6 +155,30 @@ def test_gradient_of_a_product_with_zeros() -> None:
         assert derived(lambda x: x.prod(), np.array(values)).tolist() == want
 
 
+def test_second_derivative_of_a_product_with_zeros() -> None:
+    """Of two zeros each has the other in its gradient, which is 0 and whose derivative is not."""
+    weights = np.array([1.0, 2, 4])
+
+    def slope(x: Any) -> Any:
+        return (ok.grad(lambda y: y.prod())(x) * weights).sum()
+
+    second = ok.grad(slope)
+    for a, b, c in ([2.0, 0, 3], [0, 0, 3], [-5, 0, 0], [0, 0, 0], [1, 2, 3]):
+        hessian = np.array([[0, c, b], [c, 0, a], [b, a, 0]])
+        np.testing.assert_allclose(second(np.array([a, b, c], float)), hessian @ weights)
+
+
+def test_gradient_of_a_maximum_that_is_nan() -> None:
+    """NaN for all that it was taken of, as JAX and PyTorch's amax have it; other rows as ever."""
+    x = np.array([[1.0, np.nan, 3], [1, 3, 3], [np.nan] * 3])
+    for name in ("max", "min"):
+        got = derived(lambda x, name=name: getattr(x, name)(axis=1).sum(), x)
+        want = [0, 0.5, 0.5] if name == "max" else [1, 0, 0]
+        np.testing.assert_array_equal(got, [[np.nan] * 3, want, [np.nan] * 3])
+    nothing = derived(lambda x: x.max(axis=1, initial=np.inf).sum(), np.array([[1.0, 3]]))
+    assert nothing.tolist() == [[0, 0]]
+
+
 def test_F037_ties_share_the_gradient_of_a_maximum() -> None:
     """Evenly, as JAX and PyTorch's amax; finite also where all is -inf or an initial value wins."""
     top = derived(lambda x: x.max(axis=1).sum(), np.array([[1.0, 3, 3], [-np.inf] * 3]))
