@@ -6,7 +6,7 @@ Variables are integers from 1; 0 stands for no value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -161,61 +161,3 @@ class Subgraph:
         lines += [f"%{v} = {value!r}" for v, value in self.constants]
         lines += [repr(expr) for expr in self.exprs]
         return "\n".join([*lines, f"return {' '.join(f'%{v}' for v in self.outputs)}".strip()])
-
-
-@record
-class EncodedGraph:
-    """An op that takes some of the inputs and gives some of the outputs; masks say which."""
-
-    op: OpDef
-    input_mask: tuple[bool, ...]
-    output_mask: tuple[bool, ...]
-
-    def encode(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Those of all inputs that the op takes.
-
-        Raises:
-            ValueError: not as many as the mask has places.
-        """
-        if len(values) != len(self.input_mask):
-            raise ValueError(
-                f"{self.op.name}: expected {len(self.input_mask)} inputs, got {len(values)}"
-            )
-        return tuple(v for v, used in zip(values, self.input_mask, strict=True) if used)
-
-    def decode(self, results: Sequence[Any]) -> tuple[Any, ...]:
-        """All outputs, None where the op gives none.
-
-        Raises:
-            ValueError: not as many as the mask says.
-        """
-        if len(results) != sum(self.output_mask):
-            raise ValueError(
-                f"{self.op.name}: expected {sum(self.output_mask)} results, got {len(results)}"
-            )
-        given = iter(results)
-        return tuple(next(given) if has else None for has in self.output_mask)
-
-    def apply(self, *inputs: Any) -> tuple[Any, ...]:
-        """All outputs of all inputs; those that the op does not take may be None.
-
-        Raises:
-            ValueError: as `encode`; or None where the op takes an input.
-        """
-        taken = self.encode(inputs)
-        if any(v is None for v in taken):
-            missing = [i for i, u in enumerate(self.input_mask) if u and inputs[i] is None]
-            raise ValueError(f"{self.op.name}: expected an array as input {missing[0]}, got None")
-        return self.decode(self.op.apply(*taken))
-
-    def __bool__(self) -> bool:
-        return any(self.output_mask)
-
-
-class _Nothing(OpDef):
-    @property
-    def name(self) -> str:
-        return "Nothing"
-
-
-EMPTY = EncodedGraph(cast("OpDef", _Nothing()), (), ())  # no gradient at all

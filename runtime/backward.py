@@ -28,8 +28,9 @@ from opkiln.ops.definitions import (
 from opkiln.ops.defs import OpDef
 from opkiln.ops.dtypes import kind_of
 from opkiln.ops.rules import RULES
-from opkiln.ops.subgraph import EMPTY, Constant, EncodedGraph, Expr, Literal, Subgraph
+from opkiln.ops.subgraph import Constant, Expr, Literal, Subgraph
 from opkiln.runtime.describe import TensorDesc
+from opkiln.runtime.encoded import EMPTY, EncodedGraph
 from opkiln.runtime.errors import ArgumentError, GradientError, ShapeError
 from opkiln.runtime.grad import Backward, backward_of
 from opkiln.runtime.graph import Node, make, topological

@@ -249,6 +249,8 @@ class UnknownOp(OpkilnError, LookupError):
 class GraphError(OpkilnError, ValueError):
     """A subgraph contradicts itself: a variable that nothing makes, or that makes itself.
 
+    An encoded graph raises it for values that its masks have no place for.
+
     Fix: use variables of the same builder, after the line that makes them.
     """
 

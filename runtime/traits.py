@@ -24,11 +24,12 @@ from opkiln.ops.definitions import (
 from opkiln.ops.defs import Key, OpDef, encode
 from opkiln.ops.dtypes import kind_of
 from opkiln.ops.rules import RULES
-from opkiln.ops.subgraph import EncodedGraph, Subgraph
+from opkiln.ops.subgraph import Subgraph
 from opkiln.runtime import debug
 from opkiln.runtime.compile import compile as compiled
 from opkiln.runtime.config import config
 from opkiln.runtime.describe import TensorDesc, device_of
+from opkiln.runtime.encoded import EncodedGraph
 from opkiln.runtime.errors import (
     ArgumentError,
     FusionUnsupported,

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Stages on one line know nothing of each other.
 STAGES: list[set[str]] = [
     {"errors", "locks", "tree"},
-    {"device", "errstate", "memo"},
+    {"device", "encoded", "errstate", "memo"},
     {"options", "interop"},
     {"config"},
     {"key", "graph", "spec", "blas", "describe", "threads"},

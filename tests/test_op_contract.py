@@ -21,8 +21,9 @@ from opkiln.ops.calls import FUNCTIONS, Call
 from opkiln.ops.defs import OpDef
 from opkiln.ops.record import record
 from opkiln.ops.rules import RULES
-from opkiln.ops.subgraph import EMPTY, Expr, Literal, Subgraph
+from opkiln.ops.subgraph import Expr, Literal, Subgraph
 from opkiln.runtime import errors
+from opkiln.runtime.encoded import EMPTY
 
 ADD, MUL = p.Elementwise("add"), p.Elementwise("multiply")
 F4 = np.dtype("f4")

@@ -11,8 +11,8 @@ from tests.conftest import run_in_threads
 
 import opkiln as ok
 from opkiln.ops import primitives as p
-from opkiln.ops.subgraph import EMPTY
 from opkiln.runtime import backward, errors
+from opkiln.runtime.encoded import EMPTY
 from opkiln.runtime.subgraph import find_op
 
 D = ok.TensorDesc

@@ -109,10 +109,14 @@ def test_masks_encode_and_decode() -> None:
     results = encoded.apply(X, None, X)
     assert results[0] is results[2] is None
     assert results[1].tolist() == (X + X).tolist()
-    with pytest.raises(ValueError, match="expected 3 inputs, got 2"):
-        encoded.encode("ab")
-    with pytest.raises(ValueError, match="expected 2 results, got 1"):
-        encoded.decode("x")
+    for match, call in (
+        ("expected 3 inputs, got 2\\n.* a value for each place", lambda: encoded.encode("ab")),
+        ("expected 2 results, got 1\\n.* a result for each True", lambda: encoded.decode("x")),
+        ("as input 2, got None\\n.*True, False, True", lambda: encoded.apply(X, None, None)),
+    ):
+        with pytest.raises(errors.GraphError, match=match) as caught:
+            call()
+        assert isinstance(caught.value, ValueError)
 
 
 def test_outputs_without_a_value() -> None:

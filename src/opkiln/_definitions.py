@@ -13,7 +13,8 @@ from opkiln.ops.definitions import (
     SubgraphOp as SubgraphOp,
     UniqueKey as UniqueKey,
 )
-from opkiln.ops.subgraph import EncodedGraph as EncodedGraph, Subgraph as Subgraph
+from opkiln.ops.subgraph import Subgraph as Subgraph
+from opkiln.runtime.encoded import EncodedGraph as EncodedGraph
 import opkiln.runtime.backward  # noqa: F401  registers rules
 from opkiln.runtime.describe import TensorDesc as TensorDesc
 from opkiln.runtime.fusion import FusionSwitch as FusionSwitch, fusion_enabled as fusion_enabled
