@@ -9,12 +9,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from types import MethodType
 from typing import Any
+from weakref import WeakKeyDictionary, ref
 
 from opkiln import native
 from opkiln.ops import primitives as p
 from opkiln.runtime.compile import compile
 from opkiln.runtime.differentiate import pulled_back
+from opkiln.runtime.executor import Info, totals
+from opkiln.runtime.explain import Explanation
 from opkiln.runtime.grad import leaves
 from opkiln.runtime.program import Program
 from opkiln.runtime.tree import mapped
@@ -27,9 +31,10 @@ def torch_function(fn: Callable[..., Any], /) -> Callable[..., Any]:
         fn: a plain or compiled function. Its tensors may be nested in tuples, lists and dicts.
 
     Returns:
-        A function with the same arguments, from tensors to tensors. Where none of them requires a
-        gradient it is the compiled function itself. The backward is compiled when first needed, and
-        can be differentiated again (`create_graph=True`).
+        A function with the same arguments, from tensors to tensors; as others it may be a method.
+        Where none of them requires a gradient it is the compiled function itself. The backward is
+        compiled when first needed, and can be differentiated again (`create_graph=True`). `info()`
+        counts forward and backward; `explain()` gives a tuple with an explanation of each.
 
     Raises:
         GradientError: in the backward: as `ok.grad`.
@@ -45,8 +50,16 @@ class _Differentiable:
         self.forward: Any = fn if isinstance(fn, native.Compiled) else compile(fn)
         self._backward: _Differentiable | None = None
         self._fixed: dict[Any, _Differentiable] = {}  # by the values of static parameters
+        self._class: type | None = None  # whose method it is
+        self._methods: WeakKeyDictionary[Any, _Differentiable] = WeakKeyDictionary()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._class and args and isinstance(args[0], self._class):
+            return self._of(args[0]).run(args[1:], kwargs, args[0])
+        return self.run(args, kwargs)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], receiver: Any = None) -> Any:
+        """The call; torch's graph keeps the receiver of a method alive."""
         import torch
 
         if self.forward is self.fn and self.fn._frontend.options.static:
@@ -54,10 +67,44 @@ class _Differentiable:
         tensors = [v for v in leaves((args, kwargs)) if isinstance(v, torch.Tensor)]
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
             return self.forward(*args, **kwargs)
-        call = _Call(self, args, kwargs)
+        call = _Call(self, args, kwargs, receiver)
         with _INLINE:
             found = _autograd().apply(call, *tensors)
         return _filled(call.result, found)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._class = owner
+
+    def __get__(self, receiver: Any, owner: Any = None) -> Any:
+        return self if receiver is None else MethodType(self, receiver)
+
+    def _of(self, receiver: Any) -> _Differentiable:
+        """The function of one receiver, which it does not keep alive."""
+        found = self._methods.get(receiver)
+        if found is None:
+            held = ref(receiver)
+
+            def method(*args: Any, **kwargs: Any) -> Any:
+                return self.fn(held(), *args, **kwargs)
+
+            method.__qualname__ = self.forward.name
+            found = self._methods.setdefault(receiver, _Differentiable(method))
+        return found
+
+    def info(self) -> Info:
+        """Counters of the forward and of what was needed of the backward, added up."""
+        counts = totals(part.native for part in self._parts())
+        return Info(**{name: counts[name] for name in Info.__match_args__})
+
+    def explain(self) -> tuple[Explanation, ...]:
+        """Why calls of the forward missed, then those of each derivative; print them."""
+        return tuple(part.explain() for part in self._parts())
+
+    def _parts(self) -> list[Any]:
+        """The compiled functions: its own, those of each static value, those of the backward."""
+        own = [self._backward] if self._backward else []
+        others = (*self._fixed.values(), *self._methods.values(), *own)
+        return [self.forward, *(part for other in others for part in other._parts())]
 
     def _with_static(self, args: Any, kwargs: Any) -> Any:
         """The call of the function whose static parameters have their values already."""
@@ -70,8 +117,9 @@ class _Differentiable:
             def fixed(**others: Any) -> Any:
                 return self.fn(**others, **static)
 
+            fixed.__qualname__ = self.forward.name
             self._fixed[key] = _Differentiable(fixed)
-        return self._fixed[key](**bound)
+        return self._fixed[key].run((), bound)
 
     @property
     def backward(self) -> _Differentiable:
@@ -101,10 +149,11 @@ def _flattened(fn: Callable[..., Any], args: Any, kwargs: Any) -> Callable[..., 
 class _Call:
     """One call on its way through torch: arguments and result as trees."""
 
-    def __init__(self, owner: _Differentiable, args: Any, kwargs: Any) -> None:
+    def __init__(self, owner: _Differentiable, args: Any, kwargs: Any, receiver: Any) -> None:
         self.owner = owner
         self.args = args
         self.kwargs = kwargs
+        self.receiver = receiver
         self.result: Any = None
         self.need: tuple[bool, ...] = ()
         self.read: list[bool] = []
@@ -169,6 +218,7 @@ def _autograd() -> Any:
             ctx.set_materialize_grads(False)
             # Not the call itself, which holds the tensors.
             ctx.owner, ctx.need, ctx.read = call.owner, call.need, call.read
+            ctx.receiver = call.receiver
             every = (call.args, call.kwargs, call.result)
             ctx.trees = mapped(every, lambda v: _stand_in(v) if isinstance(v, torch.Tensor) else v)
             return tuple(results)
@@ -180,8 +230,9 @@ def _autograd() -> Any:
             have = [next(saved) if read else v for v, read in zip(stand, ctx.read, strict=True)]
             args, kwargs, result = _filled(ctx.trees, have)
             given = _filled(result, cotangents)
+            every = (args, kwargs, result, given)
             with _INLINE:  # the context is that of whoever asks for gradients
-                found = iter(ctx.owner.backward(args, kwargs, result, given, need=ctx.need))
+                found = iter(ctx.owner.backward.run(every, {"need": ctx.need}, ctx.receiver))
             flat = zip(leaves((args, kwargs)), ctx.need, strict=True)
             return (
                 None,

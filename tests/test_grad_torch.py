@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from typing import Any
 
@@ -109,3 +110,47 @@ def test_static_parameters() -> None:
     for axis in (0, 1, 0):
         g = torch.autograd.grad(summed(x, axis).sum(), x)[0]
         torch.testing.assert_close(g, 2 * x)
+
+
+class Layer:
+    """Has a weight, and a function of torch as a method."""
+
+    def __init__(self, weight: Any) -> None:
+        self.weight = weight
+
+    @ok.torch_function
+    def scaled(self, x: Any) -> Any:
+        return np.tanh(x * self.weight) * x
+
+
+def test_binds_as_a_method() -> None:
+    weights = [np.full(3, 1.28125), np.array([0.5, -1.0, 2.0])]
+    for weight in weights:
+        (x,) = tensors((3,))
+        want = torch.tanh(x * torch.from_numpy(weight)) * x
+        got = Layer(weight).scaled(x)  # its layer lives as long as the graph
+        slopes = [torch.autograd.grad(r.sum(), x, create_graph=True)[0] for r in (got, want)]
+        torch.testing.assert_close(*slopes)
+        torch.testing.assert_close(*(torch.autograd.grad(s.sum(), x)[0] for s in slopes))
+    layer = Layer(weights[0])
+    assert layer.scaled.__self__ is layer
+    assert layer.scaled.__func__ is Layer.scaled
+    layer.scaled(x)
+    gone = weakref.ref(layer)
+    del layer, got, want, slopes
+    gc.collect()
+    assert gone() is None
+
+
+def test_info_and_explain_cover_the_backward() -> None:
+    fn = ok.torch_function(lambda x: np.tanh(x * 1.28125) * x)
+    x = torch.ones(5, dtype=torch.float64)
+    fn(x)
+    fn(x)
+    assert (fn.info().calls, fn.info().hits, fn.info().traces) == (2, 1, 1)
+    assert [part.name for part in fn.explain()] == [fn.__qualname__]
+    fn(x.requires_grad_()).sum().backward()
+    assert (fn.info().calls, fn.info().builds + fn.info().disk_hits) == (4, 2)
+    forward, backward = (part for part in fn.explain() if part)
+    assert len(forward) == len(backward) == 1
+    assert backward.name == f"backward({forward.name})"
