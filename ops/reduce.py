@@ -38,7 +38,7 @@ _find = partial(_order, finds=True, cost=3.0)
 
 
 def _prod_gradient(g: Any, y: Any, a: Any, axes: tuple[int, ...]) -> Any:
-    """The product of the others: y / a, but of a 0 that of those that are not 0, and of other zeros.
+    """The product of the others: y / a, but of a 0 that of the nonzero ones and of other zeros.
 
     The other of two zeros is written as their sum without the one: 0, whose derivative is 1.
     """
@@ -47,7 +47,7 @@ def _prod_gradient(g: Any, y: Any, a: Any, axes: tuple[int, ...]) -> Any:
     many = zero.sum(axis=axes, keepdims=True)
     zeros = np.where(zero, a, 0)
     other = zeros.sum(axis=axes, keepdims=True) - zeros
-    factor = np.where(many == 1, 1, np.where(many == 2, other, 0))  # noqa: PLR2004
+    factor = np.where(many == 1, 1, np.where(many == 2, other, 0))
     others = np.where(many <= 2, rest.prod(axis=axes, keepdims=True), 0) * factor
     return g * np.where(zero, others, y / rest)
 
@@ -56,7 +56,7 @@ def _extreme_gradient(g: Any, y: Any, a: Any, axes: tuple[int, ...]) -> Any:
     """Shared evenly by the elements that attain it; NaN for all where it is NaN."""
     found = a == y
     share = g / found.sum(axis=axes, keepdims=True).astype(a.dtype)
-    return np.where(found, share, np.where(y == y, 0, y))
+    return np.where(found, share, np.where(np.isnan(y), y, 0))
 
 
 # fmt: off

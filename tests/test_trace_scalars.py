@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tests.tracing import A, check, refused, run, traced
 
+import opkiln as ok
 from opkiln.runtime.errors import NotYet, OpkilnError, TraceError
 from opkiln.runtime.trace import Out, trace
 
@@ -233,3 +234,16 @@ def test_a_list_of_numbers_is_no_array() -> None:
     with refused(TraceError, "a list", "p1", "outside", 'static="p1"'):
         run(lambda x, k: np.add(x, [k, 1, 2]), A, 3)
     check(lambda x: np.add(x, [x.shape[0], 1, 2]), A)
+
+
+def test_a_float_in_the_source_is_no_bfloat16() -> None:
+    """ml_dtypes with NumPy 2 has bfloat16 of an int, float32 of a float."""
+    x = np.array([1.5, 2.25], pytest.importorskip("ml_dtypes").bfloat16)
+
+    def written(x: Any) -> Any:
+        return x * 2.5, 2.5 * x, x * 3, x / 3.0, x**3, np.maximum(x, 0.5), (x * x) * 0.5
+
+    for got, want in zip(ok.compile(written)(x), written(x), strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want)
+    assert written(x)[0].dtype == np.float32
