@@ -24,7 +24,7 @@ from opkiln.runtime.program import Program
 from opkiln.runtime.tree import mapped
 
 
-def torch_function(fn: Callable[..., Any], /) -> Callable[..., Any]:
+def torch_function(fn: Callable[..., Any], /) -> _Differentiable:
     """A function over torch tensors that takes part in torch's autograd.
 
     Args:
@@ -39,7 +39,9 @@ def torch_function(fn: Callable[..., Any], /) -> Callable[..., Any]:
     Raises:
         GradientError: in the backward: as `ok.grad`.
     """
-    return functools.update_wrapper(_Differentiable(fn), fn)
+    made = _Differentiable(fn)
+    functools.update_wrapper(made, fn)
+    return made
 
 
 class _Differentiable:
