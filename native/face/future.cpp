@@ -55,7 +55,7 @@ bool Pending::failed() const noexcept {
 void Pending::run() noexcept {
   for (Pending* need : needs) {
     if (!need->failed()) continue;
-    cause_ = need;
+    cause_ = need->cause_ ? need->cause_ : need;
     break;
   }
   if (!cause_) {
@@ -115,9 +115,10 @@ void Pending::settle() {
   if (after_) after_->before_ = before_;
   executor = nullptr;
   if (faults) count_faults(function, faults);
-  if (cause_) return;  // kept holds it
   needs.resize_down(0);
+  Py_XINCREF(cause_ ? as_python(cause_->owner_) : nullptr);  // what is in kept holds it so far
   kept.clear();
+  if (cause_) kept.push(as_python(cause_->owner_));
 }
 
 void reclaim() {

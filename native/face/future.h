@@ -63,7 +63,7 @@ class Pending final : public core::Work {
   std::atomic<int> state_{kQueued};
   bool watched_ = false;       // as run() found it
   std::exception_ptr broken_;  // what a kernel threw
-  Pending* cause_ = nullptr;   // one of `needs` that failed, so that this was not run
+  Pending* cause_ = nullptr;   // the first that failed, so that this was not run; kept holds it
   Pending* next_done_ = nullptr;
 };
 
