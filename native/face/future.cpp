@@ -407,7 +407,8 @@ void tell_unseen(Future* future) {
 
 void future_finalize(PyObject* o) {
   const Pending& p = as_future(o)->pending();
-  if (!p.seen && p.done() && p.failed() && !p.lost()) tell_unseen(as_future(o));
+  const bool own = p.done() && p.failed() && !p.lost() && !p.was_not_run();
+  if (own && !p.seen) tell_unseen(as_future(o));
 }
 
 void future_dealloc(PyObject* o) {

@@ -28,7 +28,8 @@ class Pending final : public core::Work {
   void track();
   Pending* next_tracked() const { return after_; }
   bool done() const noexcept { return !event() || event()->passed(generation()); }
-  bool failed() const noexcept;  // once it is done
+  bool failed() const noexcept;                                    // once it is done
+  bool was_not_run() const noexcept { return cause_ != nullptr; }  // since an argument failed
   bool lost() const noexcept { return state_.load(std::memory_order_acquire) == kLost; }
 
   Compiled* function = nullptr;  // owned, as all pointers to Python objects here
