@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <utility>
 
 #include "core/threads.h"
 #include "face/common.h"
+#include "face/ticks.h"
 #if defined(__GLIBCXX__)
 #include <cxxabi.h>
 #endif
@@ -48,31 +48,27 @@ auto in_python(F&& call) -> decltype(call()) {
   }
 }
 
-// When the thread that holds the lock took it back after a kernel; 0 once it gave it up.
-inline std::atomic<int64_t> g_taken_ns{0};
-
-inline int64_t now_ns() noexcept {
-  return std::chrono::steady_clock::now().time_since_epoch().count();
-}
+// When the thread that holds the lock took it back after a kernel, in ticks; 0 once it gave it up.
+inline std::atomic<uint64_t> g_taken{0};
 
 inline PyThreadState* give_up_gil() {
-  int64_t taken = g_taken_ns.load(std::memory_order_relaxed);
+  uint64_t taken = g_taken.load(std::memory_order_relaxed);
   PyThreadState* state = PyEval_SaveThread();
-  g_taken_ns.compare_exchange_strong(taken, 0, std::memory_order_relaxed);
+  if (taken) g_taken.compare_exchange_strong(taken, 0, std::memory_order_relaxed);
   return state;
 }
 
 // Between two kernels a thread holds the lock for less than a microsecond. To sleep for that would
-// cost some twenty, so it is awaited here first.
+// cost some twenty, so it is awaited here for a few first.
 inline void take_gil(PyThreadState* state) {
-  constexpr int64_t kShortNs = 3000;
-  for (;;) {
-    const int64_t taken = g_taken_ns.load(std::memory_order_relaxed);
-    if (taken == 0 || now_ns() - taken > kShortNs) break;
+  constexpr uint64_t kShort = 10'000;  // ticks
+  for (int turn = 0; turn < 150; turn++) {
+    const uint64_t taken = g_taken.load(std::memory_order_relaxed);
+    if (!taken || ticks() - taken > kShort) break;
     core::relax();
   }
   in_python([&] { PyEval_RestoreThread(state); });
-  g_taken_ns.store(now_ns(), std::memory_order_relaxed);
+  g_taken.store(ticks(), std::memory_order_relaxed);
 }
 
 // The lock is given up while this object lives.
