@@ -115,7 +115,6 @@ def limits(rounds: int) -> None:
 def main() -> None:
     given = arguments(__doc__)
     banner("NumPy's time over opkiln's")
-    ok.set_num_threads(1)
     found = blas.ready()
     print(f"BLAS: {found.library.path if found else 'none'}")
     rows: list[list[str]] = []

@@ -189,7 +189,6 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     options = parsed()
     banner("The op table: warm calls, one thread; time by NumPy's (below 1 is faster)")
-    ok.set_num_threads(1)
     chosen = options.rows or ELEMENTWISE
     dtypes = [DTYPES[name].numpy for name in options.dtypes]
     rows = [ELEMENTWISE[name] for name in chosen]

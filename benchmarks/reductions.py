@@ -185,7 +185,6 @@ def reductions(library: ctypes.CDLL, rounds: int) -> list[tuple[str, float, floa
 def main() -> None:
     options = arguments(__doc__)
     banner("Reductions: float32, out=, one thread; least time of many short samples")
-    ok.set_num_threads(1)
     print(f"reference: {compiler()} {FLAGS} -lmvec")
     rounds = 10 * options.rounds
     with folder() as work:

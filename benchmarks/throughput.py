@@ -110,7 +110,6 @@ def measure(case: Case, n: int, library: ctypes.CDLL, rounds: int) -> tuple[list
 def main() -> None:
     options = arguments(__doc__, quick="n up to 1e6 only")
     banner("Throughput: float32, out=, one thread; (speed as a multiple of the reference loop's)")
-    ok.set_num_threads(1)
     print(f"reference: {compiler()} {FLAGS} -lmvec")
     header = ["n", "reference", "NumPy", "opkiln", "opkiln out=", "GB/s", "NumPy / opkiln"]
     checks = []

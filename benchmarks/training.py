@@ -176,7 +176,6 @@ def graphs() -> list[tuple[str, float, float, str]]:
 def main() -> None:
     given = arguments(__doc__)
     banner("Time of a large graph; time of a step, and that over opkiln's")
-    ok.set_num_threads(1)
     checked = graphs()  # before JAX is loaded, whose objects Python's collector would visit too
     print()
     checked += steps(given.rounds)
