@@ -1,6 +1,7 @@
 """`ok.load`: what comes back, what is found again, and what is refused."""
 
 import inspect
+import io
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from tests.extensions import ANSWER, answer, forget, load, settle, write
 import opkiln as ok
 from opkiln.runtime import errors
 from opkiln.runtime.config import config
-from opkiln.runtime.extension import Extension, depfile
+from opkiln.runtime.extension import Extension, depfile, progress
 from opkiln.runtime.jit import ninja, store
 
 # ---- what comes back ----
@@ -82,6 +83,42 @@ def test_functions_take_arrays_and_structures(known_cache: Path) -> None:
         _ = ext.totl
     assert not hasattr(ext, "nothing")
     assert "extension 'arrays': ends, path, total" in repr(ext)
+
+
+def test_the_log_is_kept_and_shown(
+    known_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "a.cpp", answer(1, "#warning said by the compiler"))
+    log = Path(load(source, verbose=True).path).with_name(store.LOG).read_text(encoding="utf-8")
+    shown = capsys.readouterr().err
+    for text in (log, shown):
+        assert f" -c {source} -o " in text
+        assert " -shared " in text
+        assert "warning: #warning said by the compiler" in text
+    assert load(source, verbose=True).hit == "memory"
+    assert capsys.readouterr().err == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("with_rich", [True, False])
+def test_progress_is_shown_on_a_terminal_only(
+    known_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_rich: bool
+) -> None:
+    monkeypatch.setattr(progress, "_QUIET", 0.0)
+    if with_rich:
+        pytest.importorskip("rich")
+    else:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    for stream, expected in ((Terminal(), "building answer"), (io.StringIO(), "")):
+        monkeypatch.setattr(sys, "stderr", stream)
+        source = write(tmp_path / "a.cpp", answer(1 + len(expected)))
+        assert load(source).hit == "built"
+        assert expected in stream.getvalue()
+        assert bool(expected) == bool(stream.getvalue())
 
 
 def test_A15_K7_several_sources_with_equal_names(known_cache: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,18 @@ def test_F061_a_header_that_comes_before_another_is_seen(known_cache: Path, tmp_
     (source.parent / "value.h").unlink()
     assert load(source, **options).answer() == 22
     assert load(source, **options).hit == "memory"
+
+
+def test_F062_what_is_linked_in_counts_by_content(known_cache: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "a.cpp", answer("part()", "int part();"))
+    part, lib = write(tmp_path / "part.cpp", ""), tmp_path / "libpart.so"
+    options = {"extra_ldflags": [f"-L{tmp_path}", "-lpart", f"-Wl,-rpath,{tmp_path}"]}
+    got = []
+    for value in (1, 1, 2):
+        write(part, f"int part() {{ return {value}; }}")
+        subprocess.run([child.GXX, "-shared", "-fPIC", part, "-o", lib], check=True)
+        got.append(load(source, **options).hit)
+    assert got == ["built", "memory", "built"]
 
 
 def test_a_header_that_is_written_while_it_is_compiled(

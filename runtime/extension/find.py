@@ -51,6 +51,7 @@ def asked(spec: Spec, digests: tuple[str, ...], tools: Tools, layers: Sequence[L
             ("inline", [f"{name} {sha256(_encoded(text))}" for name, text in spec.inline]),
             ("functions", spec.functions),
             ("directory", os.getcwd() if _relative(spec) else ""),
+            ("link.files", [f"{files.read(path).digest} {path}" for path in _linked(spec)]),
             *tools.parts(),
         ]
     )
@@ -72,6 +73,16 @@ def _relative(spec: Spec) -> bool:
         elif flag.startswith(("-I", "-L", "-i", "-B")) and "/" not in flag[:12]:
             return True
     return False
+
+
+def _linked(spec: Spec) -> list[str]:
+    """The objects and libraries of the user that link options name, as far as they are there."""
+    texts = [token.text for token in spec.options.ldflags if not token.linker]
+    folders = [text[2:] for text in texts if text.startswith("-L")]
+    found = [text for text in texts if not text.startswith("-")]
+    for name in (text[2:] for text in texts if text.startswith("-l")):
+        found += [f"{folder}/lib{name}{end}" for folder in folders for end in (".so", ".a")]
+    return [path for path in found if os.path.isfile(path)]
 
 
 def final_parts(parts: KeyParts, found: headers.Headers) -> KeyParts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -65,8 +66,10 @@ class Build(NamedTuple):
             store.write_file(f"{private}/{name}", text.encode("utf-8", "surrogateescape"))
         library = f"{private}/{store.EXTENSION_FILES[1]}"
         steps = self._steps(private, library)
-        with Progress(spec.name, len(steps), f"{private}/{store.LOG}", self.verbose) as progress:
+        with Progress(spec.name, len(steps), f"{private}/{store.LOG}") as progress:
             log, module = self._run(steps, private, progress)
+        if self.verbose:
+            print(log.decode("utf-8", "replace"), file=sys.stderr, flush=True)
         found = self._headers(steps, private, start)
         parts = find.final_parts(self.asked.parts, found)
         entry = store.entry_for(

@@ -19,12 +19,11 @@ _QUIET = 1.0  # seconds for which a build says nothing
 class Progress:
     """A context manager around a build; says nothing where nobody looks."""
 
-    def __init__(self, name: str, steps: int, log: str, verbose: bool) -> None:
+    def __init__(self, name: str, steps: int, log: str) -> None:
         """Show `steps` commands, of which ninja's log tells how many are done."""
         self._name = name
         self._steps = steps
         self._log = log
-        self._verbose = verbose
         self._start = time.monotonic()
         self._bar: Any = None
         self._said = False
@@ -52,12 +51,9 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End; with `verbose`, show all that was run and said."""
+        """End, and leave the terminal as it was."""
         if self._bar is not None:
             self._bar.stop()
-        if self._verbose and sys.stderr:
-            sys.stderr.write(build.head(self._log, 2**20).decode("utf-8", "replace"))
-            sys.stderr.flush()
 
 
 def _rich(name: str, steps: int) -> Any:
