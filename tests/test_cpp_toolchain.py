@@ -195,6 +195,20 @@ def test_F101_the_library_of_a_compiler_is_what_its_headers_say() -> None:
     assert parts[0] != parts[1]
 
 
+# ---- Windows: what can be tested elsewhere ----
+
+
+def test_A23_the_variables_of_a_developer_prompt_are_read() -> None:
+    from opkiln.runtime.jit import msvc
+
+    said = "noise\nInclude=C:\\i=1;C:\\j\nLIB=C:\\l\nTEMP=C:\\t\nPath=C:\\bin\n"
+    assert msvc.parse(said) == {"INCLUDE": "C:\\i=1;C:\\j", "LIB": "C:\\l", "PATH": "C:\\bin"}
+    assert [msvc.target(m) for m in ("AMD64", "ARM64", "x86", "?")] == [
+        *("x64", "arm64", "x86", "x64")
+    ]
+    assert msvc.environment() == {}  # there is no installation here
+
+
 # ---- a library that does not load ----
 
 

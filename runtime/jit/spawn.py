@@ -12,6 +12,7 @@ import functools
 import os
 import select
 import signal
+import sys
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,6 +56,10 @@ class NotStarted(Exception):
 def environment() -> dict[str, str]:
     """The environment of a compiler: the user's, without what changes results, in plain English."""
     kept = {k: v for k, v in os.environ.items() if k not in _DROPPED and not k.startswith("LC_")}
+    if sys.platform == "win32":  # untested
+        from opkiln.runtime.jit import msvc
+
+        kept |= msvc.environment()
     # Without PATH the driver finds no linker, although we found the driver.
     return {"PATH": os.defpath} | kept | {"LC_ALL": "C"}
 

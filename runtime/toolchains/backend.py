@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -43,16 +42,9 @@ class CompilerBackend(ABC):
     def features(self, options: CompileOptions) -> tuple[str, ...]:
         """What a CPU must have to run the result, in the names of the compiler's macros."""
 
-    def takes(self, source: str) -> bool:
-        """Whether a source of this name is for this backend."""
-        return os.path.splitext(source)[1].lower() in self.suffixes
-
     def owns(self, header: str) -> bool:
         """Whether a header of a depfile belongs to the compiler, whose identity covers it."""
         return False
-
-    def check_here(self, name: str, options: CompileOptions) -> None:  # noqa: B027
-        """Before the library `name` is loaded: raise if no device of this machine can run it."""
 
     def failure(
         self, stage: str, command: Sequence[str] | str, code: int, output: str, log: str

@@ -17,7 +17,7 @@ from opkiln.runtime.errors import (
     ToolchainNotFound,
     UnsupportedArch,
 )
-from opkiln.runtime.toolchains.archs import check_devices, gencode
+from opkiln.runtime.toolchains.archs import gencode
 from opkiln.runtime.toolchains.backend import CompilerBackend, Parts, refuse
 from opkiln.runtime.toolchains.cpp import CppBackend
 from opkiln.runtime.toolchains.cudnn import Cudnn, find_cudnn
@@ -195,10 +195,6 @@ class CudaBackend(CompilerBackend):
         real = os.path.realpath(header)
         folders = (self.toolchain.root, *self.toolchain.include_paths)
         return any(real.startswith(os.path.realpath(folder) + os.sep) for folder in folders)
-
-    def check_here(self, name: str, options: CompileOptions) -> None:
-        """See the base class."""
-        check_devices(name, options.archs, self.toolchain.release)
 
     def failure(
         self, stage: str, command: Sequence[str] | str, code: int, output: str, log: str
