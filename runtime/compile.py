@@ -26,7 +26,7 @@ from opkiln.runtime.errors import (
     ToolchainNotFound,
 )
 from opkiln.runtime.errstate import MODES
-from opkiln.runtime.executor import Info, apply_limits, counters, totals
+from opkiln.runtime.executor import Info, RuntimeInfo, apply_limits, info_of, runtime_info_of
 from opkiln.runtime.explain import Cause, Explanation, History, Kernels
 from opkiln.runtime.graph import Graph
 from opkiln.runtime.locks import ForkLock
@@ -308,6 +308,10 @@ class Function(Generic[P, R]):
             cause, record.cause = record.cause, None
         self.history.missed(self.native._misses(), number, cause, built)
 
+    def leased(self, line: str) -> None:
+        """Log what the native pool did for a call; asked only with level 2 on."""
+        debug.log(2, "%s: %s", self.name, line)
+
     def ahead(self, record: Record, door: str, seconds: float = 0.0) -> None:
         """Note a trace made by a method, before any call that needs it."""
         with self._lock:
@@ -367,8 +371,7 @@ class Function(Generic[P, R]):
 
     def info(self) -> Info:
         """Counters since the function was made."""
-        counts = counters(self.native)
-        return Info(**{name: counts[name] for name in Info.__match_args__})
+        return info_of(self.native)
 
     def lower(self, /, *args: P.args, **kwargs: P.kwargs) -> Lowering:
         """Graph, kernels and source for these arguments; nothing is built and nothing runs."""
@@ -582,7 +585,6 @@ def clear_cache() -> None:
     clear_programs()
 
 
-def runtime_info() -> dict[str, int]:
-    """The counts of `info()`, added up over all live compiled functions of the process."""
-    counts = totals(list(_LIVE))
-    return {name: counts.get(name, 0) for name in Info.__match_args__}
+def runtime_info() -> RuntimeInfo:
+    """The counts of all live compiled functions, and what this thread's pools hold."""
+    return runtime_info_of(list(_LIVE))

@@ -294,7 +294,7 @@ class Config:
         "what happens if the C++ library of your sources is not that of this process")  # fmt: skip
     debug = Setting(
         "OPKILN_DEBUG", _debug, 0, "a whole number from 0 to 5",
-        "1 misses and why, 2 also new shapes, traces, 3 graphs, 4 texts, 5 compilers")  # fmt: skip
+        "1 misses, 2 also new shapes, traces, pools, 3 graphs, 4 texts, 5 compilers")  # fmt: skip
     dump_dir = Setting(
         "OPKILN_DUMP_DIR", _path, None, "a directory path",
         "each stage of a compilation is written there as a file")  # fmt: skip

@@ -1,7 +1,7 @@
 """Messages by level through `logging`, stages as files in OPKILN_DUMP_DIR.
 
-The ladder: 1 misses and why, 2 also those of new shapes, and traces, 3 graphs, 4 generated text,
-5 compiler commands.
+The ladder: 1 misses and why, 2 also those of new shapes, traces and executors taken, 3 graphs,
+4 generated text, 5 compiler commands.
 `logging` is imported at the first message, so that a quiet program never pays for it.
 """
 

@@ -336,6 +336,14 @@ class SubInterpreterError(OpkilnError, ImportError):
     """
 
 
+class AllocatorError(OpkilnError, ValueError):
+    """An allocator given to opkiln returned something that cannot hold the result.
+
+    Fix: return an object with a writable, contiguous buffer of at least the bytes asked for,
+    aligned for the dtype, that no argument and no other result uses.
+    """
+
+
 class EventError(OpkilnError, RuntimeError):
     """An event is used before it was recorded or after it was given back.
 

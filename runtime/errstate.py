@@ -7,22 +7,18 @@ given.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 from typing import TYPE_CHECKING
 
 from opkiln import native
 from opkiln.runtime.errors import ArgumentError
+from opkiln.runtime.scoped import Scoped
 
 if TYPE_CHECKING:
     from typing import Literal
 
 MODES = ("ignore", "warn", "raise")  # by the number that the native side uses
 
-_STATE: contextvars.ContextVar[int] = contextvars.ContextVar("opkiln_errstate")
-# One per block of this context, so that threads and tasks may share an errstate object.
-_TOKENS: contextvars.ContextVar[tuple[contextvars.Token[int], ...]] = contextvars.ContextVar(
-    "opkiln_errstate_tokens", default=()
-)
+_STATE: Scoped[int] = Scoped("opkiln_errstate")
 
 
 class errstate(contextlib.ContextDecorator):
@@ -52,11 +48,9 @@ class errstate(contextlib.ContextDecorator):
 
     def __enter__(self) -> None:
         """Begin the block."""
-        native.use_errstate(_STATE)
-        _TOKENS.set((*_TOKENS.get(), _STATE.set(self._mode)))
+        native.use_errstate(_STATE.variable)
+        _STATE.begin(self._mode)
 
     def __exit__(self, *_: object) -> None:
         """End it: what held before holds again."""
-        *others, last = _TOKENS.get()
-        _TOKENS.set(tuple(others))
-        _STATE.reset(last)
+        _STATE.end()

@@ -1,4 +1,4 @@
-"""Executors: the settings that bound the native pools in, counts over functions and threads out."""
+"""Executors: the settings that bound the native pools in, what is in them and was done out."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from opkiln import native
 from opkiln.ops.record import record
 from opkiln.runtime import debug, threads
 from opkiln.runtime.config import config
+from opkiln.runtime.errors import ArgumentError
 
 _applied: list[tuple[int, float, int | None]] = []  # what the native side was last told
 
@@ -25,13 +26,40 @@ class Info:
     disk_hits: int  #: translation units found in the cache directory
     fallbacks: int  #: calls run by the interpreter for want of a compiler
     executors: int  #: live, over all threads
-    in_flight: int  #: executors given back whose work has not finished
+    in_flight: int  #: of these, given back with work that has not finished
+    idle: int  #: of these, free for calls of the calling thread
+    leased: int  #: of these, in the hands of calls of the calling thread
     waits: int  #: times a call waited for an executor's events
+    grew_past_limit: int  #: executors made beyond OPKILN_POOL_CAP, for calls inside calls
     copies: int  #: arguments or results copied for layout, alignment, byte order or overlap
     integer_faults: int  #: calls in which an integer was divided by zero or overflowed in division
     bytes: int  #: memory of the executors, beside workspace
     workspace_bytes: int  #: memory of intermediate results, held by the executors
     evictions: int  #: executors dropped to stay within the bounds of the table
+
+
+@record
+class PoolInfo:
+    """The executors of one function and one set of exact layouts, on one thread."""
+
+    function: str | None  #: its name; None when the function is gone or was cleared
+    key: str  #: the layouts, as text
+    idle: int  #: executors that the next call may take
+    leased: int  #: executors in the hands of calls
+    in_flight: int  #: executors given back with work that has not finished
+    bytes: int  #: memory of the key and its executors, beside workspace
+
+
+@record
+class RuntimeInfo:
+    """What the executors of this process have done and hold."""
+
+    totals: Info  #: the counts of all live compiled functions, added up
+    threads: int  #: that hold executors
+    pools: tuple[PoolInfo, ...]  #: of the calling thread
+    events_outstanding: int  #: events that executors and users hold
+    events_free: int  #: events kept for reuse
+    leaked_executors: int  #: left in memory because their work had not ended with their thread
 
 
 def apply_limits() -> None:
@@ -57,10 +85,53 @@ def counters(compiled: native.Compiled) -> dict[str, int]:
     return counts
 
 
-def totals(functions: Iterable[native.Compiled]) -> dict[str, int]:
-    """The counts of several functions, added up."""
-    result: dict[str, int] = {}
+def info_of(compiled: native.Compiled) -> Info:
+    """The counts of one function that users see."""
+    return _info(counters(compiled))
+
+
+def _info(counts: dict[str, int]) -> Info:
+    return Info(**{name: counts.get(name, 0) for name in Info.__match_args__})
+
+
+def runtime_info_of(functions: Iterable[native.Compiled]) -> RuntimeInfo:
+    """The counts of several functions added up, and what the pools hold."""
+    totals: dict[str, int] = {}
+    names: dict[int, str] = {}
     for function in functions:
+        names[function._id] = getattr(function, "__qualname__", "function")
         for name, count in counters(function).items():
-            result[name] = result.get(name, 0) + count
-    return result
+            totals[name] = totals.get(name, 0) + count
+    stats = native.thread_stats()
+    pools = tuple(PoolInfo(names.get(pool[0]), *pool[1:]) for pool in native.list_pools())
+    return RuntimeInfo(
+        totals=_info(totals),
+        threads=stats["live_tables"],
+        pools=pools,
+        events_outstanding=stats["events_outstanding"],
+        events_free=stats["events_free"],
+        leaked_executors=stats["leaked_executors"],
+    )
+
+
+def trim(function: native.Compiled | None = None) -> int:
+    """Give back the memory of the calling thread's executors; later calls make new ones.
+
+    Idle executors go at once, those in flight when their work is done. What is not done within
+    OPKILN_POOL_TIMEOUT stays.
+
+    Args:
+        function: a compiled function, to drop its executors alone.
+
+    Returns:
+        How many executors went.
+
+    Raises:
+        ArgumentError: `function` is no compiled function.
+    """
+    if function is None:
+        return native.trim()
+    identity: int | None = getattr(function, "_id", None)
+    if identity is None:
+        raise ArgumentError(f"trim(): expected a compiled function or None, got {function!r}")
+    return native.trim(identity)

@@ -101,7 +101,3 @@ def test_functions_that_share_a_program_name_their_own_lines() -> None:
         said = int(str(caught.value).partition("test_blame.py:")[2].partition(")")[0])
         assert said in lines, (said, line)
     assert second.info().programs == 0, "the program is shared"
-
-
-def test_the_counts_of_the_process_have_the_names_of_info() -> None:
-    assert set(ok.runtime_info()) == set(ok.Info.__match_args__)

@@ -50,10 +50,11 @@ bool wait_interruptibly(const EventRecord& record, Timeout timeout) {
   for (;;) {
     std::chrono::nanoseconds slice = kSlice;
     if (timeout) slice = std::min(slice, *timeout - (Clock::now() - begin));
-    if (slice.count() <= 0) return false;
-    if (wait_slice(record, slice)) return true;
+    const bool last = slice.count() <= 0;  // a look after the hooks had their turn, however late
+    if (wait_slice(record, last ? std::chrono::nanoseconds{} : slice)) return true;
     void (*check)() = blocking_check.load(std::memory_order_acquire);
     if (check != nullptr) check();
+    if (last) return false;
   }
 }
 

@@ -40,12 +40,13 @@ HostError::HostError(HostErrorKind kind_value, int reg_value, std::int64_t a_val
       b(b_value),
       a_unsigned(a_is_unsigned) {}
 
-PoolTimeout::PoolTimeout(std::uint64_t function, std::size_t idle_count, std::size_t leased_count,
-                         std::size_t in_flight_count, std::vector<double> ages)
-    : Error("no executor of function " + std::to_string(function) +
-            " became free: " + std::to_string(leased_count) + " leased, " +
-            std::to_string(in_flight_count) + " in flight"),
-      function_id(function),
+PoolTimeout::PoolTimeout(std::vector<std::uint64_t> key_words, std::size_t idle_count,
+                         std::size_t leased_count, std::size_t in_flight_count,
+                         std::vector<double> ages)
+    : Error("no executor became free: " + std::to_string(idle_count) + " idle, " +
+            std::to_string(leased_count) + " leased, " + std::to_string(in_flight_count) +
+            " in flight"),
+      key(std::move(key_words)),
       idle(idle_count),
       leased(leased_count),
       in_flight(in_flight_count),

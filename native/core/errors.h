@@ -63,9 +63,9 @@ class OutMismatch : public Error {
 /// No executor became free in time (or all are leased by this very thread: nothing to wait for).
 class PoolTimeout : public Error {
  public:
-  PoolTimeout(std::uint64_t function, std::size_t idle_count, std::size_t leased_count,
-              std::size_t in_flight_count, std::vector<double> ages);
-  const std::uint64_t function_id;
+  PoolTimeout(std::vector<std::uint64_t> key_words, std::size_t idle_count,
+              std::size_t leased_count, std::size_t in_flight_count, std::vector<double> ages);
+  const std::vector<std::uint64_t> key;  // the function's id first
   const std::size_t idle, leased, in_flight;
   const std::vector<double> event_age_s;  // seconds since record, oldest executor first
 };

@@ -369,6 +369,14 @@ bool Executor::conflicts_with(const Executor& other) const noexcept {
   return false;
 }
 
+int Executor::overlap_of_fresh(std::size_t k, const char* data) const noexcept {
+  const std::size_t mine = out_at_ + k;
+  for (std::size_t other = 0; other < mine; ++other)
+    if (ranges_overlap(data, ranges_[mine], base_[other], ranges_[other]))
+      return static_cast<int>(other);
+  return -1;
+}
+
 bool Executor::outs_are_safe() const noexcept {
   for (std::uint32_t k = 0; k < out_count_; ++k)
     if (overlap_of_out(k) >= 0) return false;

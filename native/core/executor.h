@@ -169,6 +169,9 @@ class Executor {
   /// What a given output overlaps in that sense: the place of its pointer (arguments, captures,
   /// outputs), or -1.
   int overlap_of_out(std::uint32_t k) const noexcept;
+  /// The same for a fresh output that would be at `data`: the place of an argument, a capture or an
+  /// output before it that shares memory with it.
+  int overlap_of_fresh(std::size_t k, const char* data) const noexcept;
 
   /// With pointers set: this run reads or writes memory of these bytes; `writes`: writes.
   bool touches(const char* base, ByteRange range, bool writes) const noexcept;

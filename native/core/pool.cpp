@@ -5,10 +5,25 @@
 #include <algorithm>
 
 #include "blocking.h"
+#include "checks.h"
 #include "errors.h"
 #include "table.h"
 
 namespace opkiln::core {
+namespace {
+
+std::atomic<std::size_t> leaked_executors{0};
+
+}  // namespace
+
+std::size_t leaked_executor_count() noexcept {
+  return leaked_executors.load(std::memory_order_relaxed);
+}
+
+bool wait_until(const Ref<Event>& event, Clock::time_point deadline) {
+  return wait_interruptibly({event, event->generation()}, deadline - Clock::now());
+}
+
 Pool::Pool(const KeyView& key, Ref<FunctionState> function, ThreadTable* table)
     : hash_(key.hash),
       size_(key.size),
@@ -31,22 +46,23 @@ std::unique_ptr<Executor> Pool::pop_in_flight(std::size_t at) noexcept {
   return executor;
 }
 
+/// An older one on the same stream is unfinished: whatever is left before it is, see
+/// take_finished().
+bool Pool::is_blocked(std::size_t at) const noexcept {
+  for (std::size_t i = 0; i < at; ++i)
+    if (in_flight_[i].stream == in_flight_[at].stream) return true;
+  return false;
+}
+
 /// Oldest first; past an unfinished one only on other streams, since a stream finishes in order.
+/// Allocates nothing: room is made under it, where nothing may fail.
 std::unique_ptr<Executor> Pool::take_finished() {
-  std::vector<std::uint64_t> blocked;
   for (std::size_t i = 0; i < in_flight_.size();) {
-    const Executor& executor = *in_flight_[i].executor;
-    const std::uint64_t stream = in_flight_[i].stream;
-    if (std::find(blocked.begin(), blocked.end(), stream) != blocked.end()) {
+    if (is_blocked(i) || !in_flight_[i].executor->event().query()) {
       ++i;
       continue;
     }
-    if (!executor.event().query()) {
-      blocked.push_back(stream);
-      ++i;
-      continue;
-    }
-    const bool doomed = in_flight_[i].doomed || executor.failed();
+    const bool doomed = in_flight_[i].doomed || in_flight_[i].executor->failed();
     std::unique_ptr<Executor> finished = pop_in_flight(i);
     if (!doomed) return finished;
     forget(std::move(finished));
@@ -54,7 +70,7 @@ std::unique_ptr<Executor> Pool::take_finished() {
   return nullptr;
 }
 
-void Pool::collect_finished() {
+void Pool::collect_finished() noexcept {
   while (std::unique_ptr<Executor> executor = take_finished()) idle_.push_back(std::move(executor));
 }
 
@@ -68,31 +84,43 @@ bool Pool::may_grow(const PoolLimits& limits) const noexcept {
 void Pool::fail() const {
   std::vector<double> ages;
   for (const InFlight& entry : in_flight_) ages.push_back(entry.executor->event().age_s());
-  throw PoolTimeout(function_id(), idle_.size(), leased_, in_flight_.size(), std::move(ages));
+  throw PoolTimeout({words_.get(), words_.get() + size_}, idle_.size(), leased_, in_flight_.size(),
+                    std::move(ages));
 }
 
-void Pool::wait_oldest(const PoolLimits& limits) {
+/// Whatever runs meanwhile may take, add and drop executors of this pool, but not the pool.
+void Pool::wait_oldest(Clock::time_point deadline) {
   if (in_flight_.empty()) fail();
   function_->stats.waits.fetch_add(1, std::memory_order_relaxed);
-  Event& event = in_flight_.front().executor->event();
-  if (!wait_interruptibly({Ref<Event>(&event), event.generation()}, limits.timeout)) fail();
+  const Ref<Event> oldest(&in_flight_.front().executor->event());
+  struct Waiting {
+    std::size_t& count;
+    ~Waiting() { --count; }
+  } const waiting{++waiting_};
+  if (!wait_until(oldest, deadline)) fail();
 }
 
 std::unique_ptr<Executor> Pool::take_slow(const PoolLimits& limits, bool* build) {
-  for (;;) {
+  const Clock::time_point deadline = Clock::now() + limits.timeout;
+  for (;; wait_oldest(deadline)) {
+    check();
+    if (!idle_.empty()) {  // given back during a wait
+      std::unique_ptr<Executor> executor = std::move(idle_.back());
+      idle_.pop_back();
+      ++leased_;
+      return executor;
+    }
     if (std::unique_ptr<Executor> executor = take_finished()) {
       ++leased_;
       return executor;
     }
     const bool grow = live() >= limits.limit && may_grow(limits);
-    if (live() < limits.limit || grow) {
-      if (grow) function_->stats.grew_past_limit.fetch_add(1, std::memory_order_relaxed);
-      ++leased_;  // before room is made, so that this pool stays
-      if (table_ != nullptr) table_->make_room();
-      *build = true;
-      return nullptr;
-    }
-    wait_oldest(limits);
+    if (live() >= limits.limit && !grow) continue;
+    if (grow) function_->stats.grew_past_limit.fetch_add(1, std::memory_order_relaxed);
+    ++leased_;  // before room is made, so that this pool stays
+    if (table_ != nullptr) table_->make_room();
+    *build = true;
+    return nullptr;
   }
 }
 
@@ -152,27 +180,38 @@ void Pool::give_back(std::unique_ptr<Executor> executor, const Stream* launched_
     idle_.push_back(std::move(executor));
 }
 
-bool Pool::drain(std::chrono::nanoseconds patience) noexcept {
-  bool all = true;
+/// At the end of the thread: frees what is done in time. What is not, the device may still write
+/// to: it is left in memory for good, and counted.
+void Pool::drain(Clock::time_point deadline) noexcept {
   while (!in_flight_.empty()) {
     std::unique_ptr<Executor> executor = pop_in_flight(0);
-    bool done = false;
     try {
-      executor->event().wait(patience);
-      done = true;
-    } catch (const Error&) {
-    }
-    if (done) {
+      executor->event().wait(std::max<std::chrono::nanoseconds>(deadline - Clock::now(), {}));
       forget(std::move(executor));
-    } else {
-      // The device may still write to it: leaking is the only safe end.
-      all = false;
+    } catch (const Error&) {
       executor->pool_ = nullptr;
       static_cast<void>(executor.release());
+      leaked_executors.fetch_add(1, std::memory_order_relaxed);
     }
   }
-  return all;
 }
+
+#ifdef OPKILN_CHECKS
+/// The invariants of a pool, in builds for tests. That a leased executor is nowhere else is plain
+/// from its type: it is moved.
+void Pool::check() const {
+  for (const auto& executor : idle_) {
+    require(executor != nullptr, "an idle place is empty");
+    require(executor->event().state() != Event::kPending, "an idle executor has a pending event");
+    require(executor->phase() == Executor::Phase::kHost, "an idle executor runs");
+  }
+  for (std::size_t i = 0; i < in_flight_.size(); ++i) {
+    require(in_flight_[i].executor->event().state() != Event::kUnrecorded,
+            "an executor in flight has no record");
+    require(i == 0 || in_flight_[i - 1].stamp < in_flight_[i].stamp, "in flight out of order");
+  }
+}
+#endif
 
 void Lease::cancel() noexcept { pool_->give_back(std::move(executor_), nullptr, false); }
 

@@ -25,6 +25,12 @@ struct PoolLimits {
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);
 };
 
+/// Blocks until the record that is the event's last is done; false when the time is over first.
+bool wait_until(const Ref<Event>& event, Clock::time_point deadline);
+
+/// Executors whose work had not ended when their threads did; their memory stays for good.
+std::size_t leaked_executor_count() noexcept;
+
 /// Belongs to one thread; no lock anywhere. An executor is in exactly one state.
 class Pool {
  public:
@@ -34,7 +40,8 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   /// Newest idle; else oldest in flight that is done; else a new one; else waits for the oldest.
-  /// `build()` returns std::unique_ptr<Executor>, may throw, may call compiled functions itself.
+  /// `build()` returns std::unique_ptr<Executor>, may throw, may call compiled functions itself; so
+  /// may whatever runs on this thread during a wait. Throws PoolTimeout.
   template <class Build>
   Lease acquire(const PoolLimits& limits, Build&& build);
 
@@ -42,6 +49,8 @@ class Pool {
   std::size_t leased() const noexcept { return leased_; }  // being built counts
   std::size_t in_flight() const noexcept { return in_flight_.size(); }
   std::size_t live() const noexcept { return idle_.size() + leased_ + in_flight_.size(); }
+  /// Holds nothing, and no acquire() further up the stack waits in it: may be deleted.
+  bool unused() const noexcept { return live() == 0 && waiting_ == 0; }
   bool matches(const KeyView& key) const noexcept { return key.equals(words_.get(), size_); }
   /// The key, followed by a word 0, which begins no item of a key.
   const std::uint64_t* words() const noexcept { return words_.get(); }
@@ -54,6 +63,13 @@ class Pool {
   }
   std::uint64_t hash() const noexcept { return hash_; }
   std::uint64_t function_id() const noexcept { return words_[0]; }
+  std::size_t key_size() const noexcept { return size_; }
+  /// look(executor, is_in_flight) for those that are here: idle, then in flight, oldest first.
+  template <class Look>
+  void for_each(Look&& look) const {
+    for (const std::unique_ptr<Executor>& executor : idle_) look(*executor, false);
+    for (const InFlight& entry : in_flight_) look(*entry.executor, true);
+  }
   std::size_t key_bytes() const noexcept {
     return sizeof(Pool) + (size_ + 1) * sizeof(std::uint64_t);
   }
@@ -73,22 +89,29 @@ class Pool {
 
   std::unique_ptr<Executor> take_slow(const PoolLimits& limits, bool* build);
   std::unique_ptr<Executor> take_finished();
+  bool is_blocked(std::size_t at) const noexcept;
   bool may_grow(const PoolLimits& limits) const noexcept;
-  void wait_oldest(const PoolLimits& limits);
+  void wait_oldest(Clock::time_point deadline);
   [[noreturn]] void fail() const;
+#ifdef OPKILN_CHECKS
+  void check() const;
+#else
+  void check() const noexcept {}
+#endif
   std::unique_ptr<Executor> pop_in_flight(std::size_t at) noexcept;
   void adopt(Executor& executor);  // a new one, leased
   void forget(std::unique_ptr<Executor> executor) noexcept;
   void give_back(std::unique_ptr<Executor> executor, const Stream* launched_on,
                  bool discard) noexcept;
   void on_workspace(std::int64_t delta, const Executor* executor) noexcept;
-  void collect_finished();
+  void collect_finished() noexcept;
   bool drop_idle() noexcept;
-  bool drain(std::chrono::nanoseconds patience) noexcept;
+  void drain(Clock::time_point deadline) noexcept;
 
-  bool referenced_ = true;  // CLOCK bit
-  bool dead_ = false;       // its function is gone: nothing is kept
+  bool referenced_ = false;  // CLOCK bit: used again since the hand passed
+  bool dead_ = false;        // its function is gone: nothing is kept
   std::size_t leased_ = 0;
+  std::size_t waiting_ = 0;  // acquire() calls of this thread that wait, one inside the other
   std::vector<std::unique_ptr<Executor>> idle_;  // newest last
   std::vector<InFlight> in_flight_;              // by stamp
   std::uint64_t next_stamp_ = 0;
@@ -149,13 +172,14 @@ class Lease {
 
 template <class Build>
 Lease Pool::acquire(const PoolLimits& limits, Build&& build) {
-  referenced_ = true;
   if (__builtin_expect(!idle_.empty(), 1)) {
+    referenced_ = true;
     ++leased_;
     Lease lease(this, std::move(idle_.back()));
     idle_.pop_back();
     return lease;
   }
+  referenced_ = live() != 0;  // a key that is used once only is the first to go
   bool must_build = false;
   std::unique_ptr<Executor> executor = take_slow(limits, &must_build);
   if (!must_build) return Lease(this, std::move(executor));
@@ -168,8 +192,8 @@ Lease Pool::acquire(const PoolLimits& limits, Build&& build) {
   } undo{this};
   executor = build();
   if (!executor) throw PlanError("build returned no executor");
-  undo.pool = nullptr;
   adopt(*executor);
+  undo.pool = nullptr;
   return Lease(this, std::move(executor));
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "checks.h"
 #include "errors.h"
 
 namespace opkiln::core {
@@ -99,9 +100,10 @@ ThreadTable::~ThreadTable() {
     all.tables.erase(std::remove(all.tables.begin(), all.tables.end(), this), all.tables.end());
   }
   if (!slots_) return;
+  const Clock::time_point deadline = Clock::now() + kExitPatience;
   for (std::size_t i = 0; i <= mask_; ++i) {
     if (slots_[i].pool == nullptr) continue;
-    slots_[i].pool->drain(kExitPatience);
+    slots_[i].pool->drain(deadline);
     slots_[i].pool->function_->stats.bytes.fetch_sub(
         static_cast<std::int64_t>(slots_[i].pool->key_bytes()), std::memory_order_relaxed);
     delete slots_[i].pool;
@@ -186,7 +188,7 @@ void ThreadTable::erase(Pool* pool) noexcept {
 }
 
 void ThreadTable::remove_if_empty(Pool* pool) noexcept {
-  if (pool->live() == 0) erase(pool);
+  if (pool->unused()) erase(pool);
 }
 
 void ThreadTable::sweep_dead() {
@@ -205,7 +207,7 @@ void ThreadTable::sweep_dead() {
     if (!pool->dead_) continue;
     while (pool->drop_idle()) ++stats_.swept;
     pool->take_finished();  // frees what is doomed and done
-    if (pool->live() == 0) gone.push_back(pool);
+    if (pool->unused()) gone.push_back(pool);
   }
   for (Pool* pool : gone) erase(pool);
   seen_epoch_.store(now, std::memory_order_relaxed);
@@ -221,7 +223,7 @@ void ThreadTable::sweep_dead() {
 
 /// CLOCK over the pools: an unused one loses its idle executors, oldest first. In flight and leased
 /// stay.
-void ThreadTable::make_room() {
+void ThreadTable::make_room() noexcept {
   const std::size_t rounds = 2 * (mask_ + 1);
   for (std::size_t i = 0;
        i < rounds && (executors_ + 1 > limits_.executors || bytes_ > limits_.bytes); ++i) {
@@ -237,10 +239,11 @@ void ThreadTable::make_room() {
       ++stats_.evictions;
       pool->function_->stats.evictions.fetch_add(1, std::memory_order_relaxed);
     }
-    if (pool->live() != 0) continue;
+    if (!pool->unused()) continue;
     erase_at(hand_);
     hand_ = (hand_ - 1) & mask_;  // another may have moved here
   }
+  check();
 }
 
 void ThreadTable::on_workspace(std::int64_t delta, const Executor* executor) noexcept {
@@ -260,20 +263,57 @@ void ThreadTable::shed_workspaces(const Executor* except) noexcept {
   }
 }
 
-std::size_t ThreadTable::trim(std::uint64_t function_id) {
+/// Frees what is done, erases what is then unused, and tells of one event that is not done.
+std::size_t ThreadTable::drop_finished(const TrimWhat& what, Ref<Event>* oldest) noexcept {
   std::size_t dropped = 0;
-  std::vector<Pool*> gone;
-  for (std::size_t i = 0; i <= mask_; ++i) {
+  *oldest = {};
+  for (std::size_t i = 0; i <= mask_;) {
     Pool* pool = slots_[i].pool;
-    if (pool == nullptr || (function_id != 0 && pool->function_id() != function_id)) continue;
-    dropped += pool->idle() + pool->in_flight();
-    while (pool->drop_idle()) {
+    const bool meant = pool != nullptr &&
+                       (what.function_id == 0 || pool->function_id() == what.function_id) &&
+                       (what.key == nullptr || pool->matches(*what.key));
+    if (meant) {
+      const std::size_t before = pool->live();
+      pool->collect_finished();
+      while (pool->drop_idle()) {
+      }
+      dropped += before - pool->live();
+      if (!*oldest && pool->in_flight() != 0)
+        *oldest = Ref<Event>(&pool->in_flight_.front().executor->event());
+      if (pool->unused()) {
+        erase_at(i);
+        continue;  // another may have moved here
+      }
     }
-    pool->drain(limits_.pool.timeout);
-    if (pool->live() == 0) gone.push_back(pool);
+    ++i;
   }
-  for (Pool* pool : gone) erase(pool);
   return dropped;
 }
+
+std::size_t ThreadTable::trim(const TrimWhat& what, std::chrono::nanoseconds patience) {
+  const Clock::time_point deadline = Clock::now() + patience;
+  std::size_t dropped = 0;
+  for (Ref<Event> oldest;;) {
+    dropped += drop_finished(what, &oldest);
+    if (!oldest || patience.count() <= 0 || !wait_until(oldest, deadline)) return dropped;
+  }
+}
+
+#ifdef OPKILN_CHECKS
+void ThreadTable::check() const {
+  std::size_t pools = 0, held = 0, live = 0;
+  for (std::size_t i = 0; i <= mask_; ++i) {
+    const Pool* pool = slots_[i].pool;
+    if (pool == nullptr) continue;
+    ++pools;
+    held += pool->idle() + pool->in_flight();
+    live += pool->live();
+    require(slots_[i].hash == pool->hash(), "a slot has another hash than its pool");
+  }
+  require(pools == used_, "the table counts its pools wrongly");
+  // One that is being built is leased, but not yet counted.
+  require(held <= executors_ && executors_ <= live, "the table counts its executors wrongly");
+}
+#endif
 
 }  // namespace opkiln::core

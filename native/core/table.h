@@ -42,7 +42,7 @@ class ThreadTable {
   const TableLimits& limits() const noexcept { return limits_; }
 
   /// The warm look-up; null on a miss.
-  Pool* find(const KeyView& key) noexcept {
+  Pool* find(const KeyView& key) const noexcept {
     std::size_t at = key.hash & mask_;
     for (;; at = (at + 1) & mask_) {
       const Slot& slot = slots_[at];
@@ -62,9 +62,25 @@ class ThreadTable {
     return acquire_missing(key, function, build);
   }
 
-  /// Drops idle executors (of one function, or all) and waits for those in flight. Returns the
-  /// count.
-  std::size_t trim(std::uint64_t function_id = 0);
+  /// Which pools trim() means; nothing set: all of them.
+  struct TrimWhat {
+    std::uint64_t function_id = 0;
+    const KeyView* key = nullptr;
+  };
+  /// Drops idle executors, then waits for those in flight and drops them too. Those not done in
+  /// time stay in flight. Returns how many went. Any code may run during the wait.
+  std::size_t trim(const TrimWhat& what, std::chrono::nanoseconds patience);
+  std::size_t trim(std::uint64_t function_id = 0) {
+    return trim({function_id, nullptr}, limits_.pool.timeout);
+  }
+  /// The same at once, for want of memory: nothing is waited for.
+  std::size_t drop_idle() { return trim({}, {}); }
+
+  template <class Look>
+  void for_each(Look&& look) const {
+    for (std::size_t i = 0; i <= mask_; ++i)
+      if (slots_[i].pool != nullptr) look(*slots_[i].pool);
+  }
 
   /// Unique in the process; renewed when a pool of this table is deleted. A caller that kept
   /// {generation, Pool*} of a hit may use the pool again while the generation is the same.
@@ -113,7 +129,13 @@ class ThreadTable {
   void remove_if_empty(Pool* pool) noexcept;
   void erase(Pool* pool) noexcept;
   void sweep_dead();
-  void make_room();
+  void make_room() noexcept;
+  std::size_t drop_finished(const TrimWhat& what, Ref<Event>* oldest) noexcept;
+#ifdef OPKILN_CHECKS
+  void check() const;
+#else
+  void check() const noexcept {}
+#endif
   void on_workspace(std::int64_t delta, const Executor* executor) noexcept;
   void shed_workspaces(const Executor* except) noexcept;
 

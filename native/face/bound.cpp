@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "face/allocator.h"
 #include "face/call.h"
 #include "face/errors.h"
 #include "face/future.h"
@@ -221,14 +222,16 @@ struct Binding {
   }
 
   // Results per array output: the caller's own, a new array, or null for a scalar.
-  bool make_results(const core::Executor& x, std::vector<Ref>& results) {
+  bool make_results(core::Executor& x, std::vector<Ref>& results) {
+    std::memcpy(x.args(), call.data.data(), call.data.size() * sizeof(char*));
     for (size_t k = 0; k < x.out_count(); k++) {
       const core::OutSpec& spec = x.out(k);
       const bool mine = given && outs.arrays[k];
       results.push_back(mine ? Ref::borrow(outs.given[k]) : Ref());
       if (mine || spec.ndim == 0) continue;
-      results[k] = Ref(fresh_array(spec));
+      results[k] = Ref(fresh_array(self, x, k));
       if (!results[k]) return false;
+      x.outs()[k] = PyArray_BYTES(as_array(results[k].get()));
     }
     return true;
   }

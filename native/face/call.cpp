@@ -3,11 +3,13 @@
 
 #include "core/errors.h"
 #include "core/table.h"
+#include "face/allocator.h"
 #include "face/dlpack.h"
 #include "face/doors.h"
 #include "face/errors.h"
 #include "face/future.h"
 #include "face/gil.h"
+#include "face/pools.h"
 #include "face/streams.h"
 
 namespace opkiln::face {
@@ -124,18 +126,9 @@ uint64_t run_kernels(Computation& c, Record* record, core::Executor& x) {
 // `missed`: an executor has been made for this call, which is a miss whatever is found now.
 PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs, bool direct,
                   bool missed = false) {
-  const uint64_t* words = call.key.data();
-  const core::KeyView key{words, key_size, hash_key(words, key_size)};
-  core::ThreadTable& table = core::ThreadTable::current();
-  bool hit = true;
+  bool hit;
   RecordRef held;
-  core::Lease lease = table.acquire(key, *self->inside->state, [&] {
-    hit = false;
-    const core::Pool* pool = table.find(key);
-    const bool in_use = pool && pool->live() > 1;  // the one to be made counts
-    return make_executor(self, call, direct ? outs : nullptr, in_use ? 'u' : '-', held);
-  });
-  if (OPKILN_UNLIKELY(hit && words[0] != self->id)) throw Restart{};  // its record may be gone
+  core::Lease lease = lease_executor(self, call, key_size, direct ? outs : nullptr, held, hit);
   core::Executor& x = *lease;
   const RecordRef hold(static_cast<Record*>(x.user));
   Record* record = hold.get();
@@ -156,7 +149,8 @@ PyObject* compute(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs
   if (OPKILN_UNLIKELY(!record->captures.empty()) && !bind_captures(self, call, record, x)) {
     return nullptr;
   }
-  if (!bind_outs(call, outs, direct, record->n_outs, x, c.results, &c.cells)) return nullptr;
+  if (!bind_outs(c.self, call, outs, direct, record->n_outs, x, c.results, &c.cells))
+    return nullptr;
   if (direct && OPKILN_UNLIKELY(!may_write_outs(self, record, x, *outs))) {
     lease.cancel();
     return compute(self, call, call.args_size, outs, false, missed || !hit);
@@ -213,6 +207,35 @@ __attribute__((noinline)) PyObject* inline_call(Compiled* self, PyObject* const*
 
 }  // namespace
 
+core::Lease lease_executor(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs,
+                           RecordRef& held, bool& hit) {
+  const uint64_t* words = call.key.data();
+  const core::KeyView key{words, key_size, hash_key(words, key_size)};
+  core::ThreadTable& table = core::ThreadTable::current();
+  hit = true;
+  const auto build = [&] {
+    hit = false;
+    const core::Pool* pool = table.find(key);
+    const bool in_use = pool && pool->live() > 1;  // the one to be made counts
+    return make_executor(self, call, outs, in_use ? 'u' : '-', held);
+  };
+  const auto acquire = [&] { return table.acquire(key, *self->inside->state, build); };
+  const auto told = [&] {
+    const PoolWatch watch(self, table);
+    core::Lease lease = acquire();
+    watch.tell(key);
+    return lease;
+  };
+  try {
+    core::Lease lease = OPKILN_LIKELY(!g_tell_all) ? acquire() : told();
+    if (OPKILN_UNLIKELY(hit && words[0] != self->id)) throw Restart{};  // its record may be gone
+    return lease;
+  } catch (const core::PoolTimeout& e) {
+    raise_pool_timeout(self, e);
+    throw PythonError{};
+  }
+}
+
 PyObject* shown(Compiled* self, const Origin* origin, PyObject* given, PyObject* result) {
   if (given) return Py_NewRef(given);
   if (origin) {
@@ -244,8 +267,8 @@ bool host_numbers(const Record* record, const core::Executor& x, Objects& number
   return true;
 }
 
-bool bind_outs(CallArgs& call, OutArgs* outs, bool direct, size_t n, core::Executor& x,
-               Objects& results, Small<Cell, 8>* cells) {
+bool bind_outs(Compiled* self, CallArgs& call, OutArgs* outs, bool direct, size_t n,
+               core::Executor& x, Objects& results, Small<Cell, 8>* cells) {
   if (cells) cells->reserve(n);  // pointers into it stay good
   for (size_t k = 0; k < n; k++) {
     const core::OutSpec& spec = x.out(k);
@@ -261,7 +284,7 @@ bool bind_outs(CallArgs& call, OutArgs* outs, bool direct, size_t n, core::Execu
       results.push(nullptr);
       x.outs()[k] = reinterpret_cast<char*>(cells->end() - 1);
     } else {
-      PyObject* array = fresh_array(spec);
+      PyObject* array = fresh_array(self, x, k);
       if (!array) return false;
       results.push(array);
       x.outs()[k] = PyArray_BYTES(as_array(array));
@@ -286,11 +309,6 @@ bool may_write_outs(const Compiled* self, const Record* record, const core::Exec
 
 PyObject* compute_now(Compiled* self, CallArgs& call, PyObject* out) {
   return out ? compute_into(self, call, out) : compute(self, call, call.args_size, nullptr, false);
-}
-
-PyObject* fresh_array(const core::OutSpec& spec) {
-  return PyArray_NewFromDescr(&PyArray_Type, new_descr_of(spec.dtype), spec.ndim, spec.shape,
-                              spec.strides, nullptr, 0, nullptr);
 }
 
 PyObject* host_number(const core::Executor& x, int reg) {

@@ -111,14 +111,19 @@ PyObject* into_outs(OutArgs& outs, Direct&& direct, Copied&& copied) {
 // Pointers of captured arrays into the executor; false with an error when one changed its layout.
 bool bind_captures(Compiled* self, CallArgs& call, Record* record, core::Executor& x);
 
-// A new array for one output, and the Python number of a host register; null with an error.
-PyObject* fresh_array(const core::OutSpec& spec);
+// The Python number of a host register; null with an error.
 PyObject* host_number(const core::Executor& x, int reg);
+
+// The executor of a call, whose key has so many words; `outs` where results go straight into given
+// arrays. `held` keeps the record of one that is made, `hit` tells whether there was one. Throws
+// PythonError, Restart.
+core::Lease lease_executor(Compiled* self, CallArgs& call, size_t key_size, OutArgs* outs,
+                           RecordRef& held, bool& hit);
 
 // Output memory of a run, a result per array output: the caller's, or a new array; of rank 0 a cell
 // where there are cells. False with an error set.
-bool bind_outs(CallArgs& call, OutArgs* outs, bool direct, size_t n, core::Executor& x,
-               Objects& results, Small<Cell, 8>* cells);
+bool bind_outs(Compiled* self, CallArgs& call, OutArgs* outs, bool direct, size_t n,
+               core::Executor& x, Objects& results, Small<Cell, 8>* cells);
 
 // False, with the reason in `outs`, when results must not go straight into the caller's arrays.
 bool may_write_outs(const Compiled* self, const Record* record, const core::Executor& x,
@@ -141,7 +146,8 @@ Ref call_hook(Compiled* self, PyObject* name, PyObject* a, PyObject* b, PyObject
               PyObject* d = nullptr);
 
 struct HookNames {
-  PyObject *trace, *build, *interpret, *inline_, *host_error, *op_error, *fault, *export_, *missed;
+  PyObject *trace, *build, *interpret, *inline_, *host_error, *op_error, *fault, *export_, *missed,
+      *leased;
 };
 extern HookNames g_hooks;
 

@@ -238,6 +238,17 @@ const CounterRow kCounters[] = {
     {"integer_faults", &Counters::integer_faults},
 };
 
+// Of the calling thread's executors of this function.
+void count_states(const Compiled* self, int64_t& idle, int64_t& leased) {
+  const core::ThreadTable* table = core::ThreadTable::known();
+  if (!table) return;
+  table->for_each([&](const core::Pool& pool) {
+    if (pool.function_id() != self->id) return;
+    idle += static_cast<int64_t>(pool.idle());
+    leased += static_cast<int64_t>(pool.leased());
+  });
+}
+
 PyObject* compiled_counters(PyObject* o, PyObject*) {
   Compiled* self = as_compiled(o);
   Ref dict(PyDict_New());
@@ -250,6 +261,10 @@ PyObject* compiled_counters(PyObject* o, PyObject*) {
   }
   put("copies", static_cast<int64_t>(self->inside->copies.total()));
   const core::FunctionStats& stats = self->inside->state->stats;
+  int64_t idle = 0, leased = 0;
+  count_states(self, idle, leased);
+  put("idle", idle);
+  put("leased", leased);
   put("executors", stats.executors.load());
   put("in_flight", stats.in_flight.load());
   put("waits", static_cast<int64_t>(stats.waits.load()));
@@ -257,6 +272,7 @@ PyObject* compiled_counters(PyObject* o, PyObject*) {
   put("workspace_bytes", stats.workspace_bytes.load());
   put("executors_built", static_cast<int64_t>(stats.built.load()));
   put("evictions", static_cast<int64_t>(stats.evictions.load()));
+  put("grew_past_limit", static_cast<int64_t>(stats.grew_past_limit.load()));
   put("packs", static_cast<int64_t>(stats.packs.load()));
   put("signatures", static_cast<int64_t>(self->inside->records.size()));
   return dict.release();
@@ -401,6 +417,7 @@ PyGetSetDef kGetSet[] = {
 PyMemberDef kMembers[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Compiled, vectorcall), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Compiled, weakrefs), READONLY, nullptr},
+    {"_id", T_ULONGLONG, offsetof(Compiled, id), READONLY, "Of its executors; clear() renews it."},
     {"__dictoffset__", T_PYSSIZET, offsetof(Compiled, dict), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
@@ -439,7 +456,8 @@ int add_compiled_type(PyObject* module) {
                         {&g_hooks.op_error, "op_error"},
                         {&g_hooks.fault, "fault"},
                         {&g_hooks.export_, "export"},
-                        {&g_hooks.missed, "missed"}};
+                        {&g_hooks.missed, "missed"},
+                        {&g_hooks.leased, "leased"}};
   for (const Name& name : names) {
     if (!(*name.place = PyUnicode_InternFromString(name.text))) return -1;
   }

@@ -25,7 +25,8 @@ const ErrorRow kRows[] = {
     {"StreamError", &PyExc_RuntimeError},     {"LoadFailed", &PyExc_OSError},
     {"SymbolMissing", &PyExc_AttributeError}, {"HostRangeError", &PyExc_OverflowError},
     {"BusyError", &PyExc_RuntimeError},       {"CustomOpError", &PyExc_RuntimeError},
-    {"AbiMismatch", &PyExc_RuntimeError},     {nullptr, &PyExc_RuntimeError},
+    {"AbiMismatch", &PyExc_RuntimeError},     {"AllocatorError", &PyExc_ValueError},
+    {nullptr, &PyExc_RuntimeError},
 };
 static_assert(sizeof(kRows) / sizeof(kRows[0]) == static_cast<size_t>(Err::count_));
 
@@ -105,8 +106,8 @@ void raise_current() {
     throw;
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
-  } catch (const core::PoolTimeout& e) {
-    raise(Err::pool_timeout, "raise the pool limit or wait for earlier work", "%s", e.what());
+  } catch (const core::PoolTimeout& e) {  // of a call: see raise_pool_timeout()
+    raise(Err::pool_timeout, nullptr, "%s", e.what());
   } catch (const core::ThreadPoolLimit& e) {
     raise(Err::pool_limit, "raise OPKILN_MAX_THREAD_POOLS or use fewer threads",
           "OPKILN_MAX_THREAD_POOLS allows %zu thread pools and %zu threads hold one", e.limit,

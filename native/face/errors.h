@@ -28,6 +28,7 @@ enum class Err : int {
   busy,           // BusyError, RuntimeError
   custom_op,      // CustomOpError, RuntimeError
   abi,            // AbiMismatch, RuntimeError
+  allocator,      // AllocatorError, ValueError
   internal,       // RuntimeError: a fault of opkiln itself
   count_
 };

@@ -59,28 +59,13 @@ void wait_for_needs(const CallArgs& call) {
   }
 }
 
-core::Lease acquire(Compiled* self, CallArgs& call, OutArgs* outs, RecordRef& held, bool& hit) {
-  const size_t size = outs ? call.key.size() : call.args_size;
-  const uint64_t* words = call.key.data();
-  const core::KeyView key{words, size, hash_key(words, size)};
-  core::ThreadTable& table = core::ThreadTable::current();
-  hit = true;
-  core::Lease lease = table.acquire(key, *self->inside->state, [&] {
-    hit = false;
-    const core::Pool* pool = table.find(key);
-    return make_executor(self, call, outs, pool && pool->live() > 1 ? 'u' : '-', held);
-  });
-  if (OPKILN_UNLIKELY(hit && words[0] != self->id)) throw Restart{};  // its record may be gone
-  return lease;
-}
-
 // The memory of a run. False with an error set.
 bool bind_memory(Compiled* self, CallArgs& call, OutArgs* outs, core::Executor& x,
                  Pending& pending) {
   Record* record = pending.record.get();
   std::memcpy(x.args(), call.data.data(), call.data.size() * sizeof(char*));
   if (!record->captures.empty() && !bind_captures(self, call, record, x)) return false;
-  if (!bind_outs(call, outs, outs != nullptr, record->n_outs, x, pending.results, nullptr))
+  if (!bind_outs(self, call, outs, outs != nullptr, record->n_outs, x, pending.results, nullptr))
     return false;
   if (outs && !may_write_outs(self, record, x, *outs)) throw RunNow{};
   try {
@@ -95,7 +80,8 @@ bool bind_memory(Compiled* self, CallArgs& call, OutArgs* outs, core::Executor& 
 PyObject* enqueue(Compiled* self, CallArgs& call, OutArgs* outs) {
   RecordRef held;
   bool hit;
-  core::Lease lease = acquire(self, call, outs, held, hit);
+  const size_t key_size = outs ? call.key.size() : call.args_size;
+  core::Lease lease = lease_executor(self, call, key_size, outs, held, hit);
   core::Executor& x = *lease;
   Ref owner(reinterpret_cast<PyObject*>(new_future()));
   if (!owner) return nullptr;

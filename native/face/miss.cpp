@@ -239,7 +239,8 @@ std::unique_ptr<core::Executor> make_executor(Compiled* self, CallArgs& call, co
       core::Executor& x = *made.executor;
       x.user = record;
       x.user_flag = record->quick && !(outs && record->by_copy) && !x.is_fallback() &&
-                    x.estimated_ns() <= kReleaseGilNs && x.stream().completes_inline();
+                    x.estimated_ns() <= kReleaseGilNs && x.stream().completes_inline() &&
+                    !g_tell_all;  // the short way tells nothing
       return std::move(made.executor);
     }
     if (attempt == kAttempts) {

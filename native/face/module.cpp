@@ -11,9 +11,12 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+
 #include "core/blas.h"
 #include "core/blocking.h"
 #include "core/table.h"
+#include "face/allocator.h"
 #include "face/arrays.h"
 #include "face/bound.h"
 #include "face/call.h"
@@ -23,6 +26,7 @@
 #include "face/future.h"
 #include "face/gil.h"
 #include "face/library.h"
+#include "face/pools.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -33,6 +37,8 @@ void bind_op(nb::module_& m);       // op_py.cpp
 void bind_plan(nb::module_& m);     // plan_py.cpp
 void bind_streams(nb::module_& m);  // streams.cpp
 void bind_threads(nb::module_& m);  // threads_py.cpp
+void bind_probe(nb::module_& m);    // probe.cpp
+void before_wait();                 // probe.cpp
 
 namespace {
 
@@ -42,7 +48,10 @@ struct Library {
   std::shared_ptr<LibraryHandle> handle;
 };
 
-void* begin_blocking() { return give_up_gil(); }
+void* begin_blocking() {
+  before_wait();
+  return give_up_gil();
+}
 void end_blocking(void* state) { take_gil(static_cast<PyThreadState*>(state)); }
 void check_signals() {
   if (PyErr_CheckSignals() < 0) throw PythonError{};
@@ -128,6 +137,8 @@ nb::dict thread_stats() {
   d["live_tables"] = core::ThreadTable::live_tables();
   d["dead_functions"] = core::DeadFunctions::size();
   d["events_outstanding"] = core::EventPool::outstanding();
+  d["events_free"] = core::EventPool::free_count();
+  d["leaked_executors"] = core::leaked_executor_count();
   return d;
 }
 
@@ -141,7 +152,8 @@ void set_limits(std::optional<size_t> pool_limit, std::optional<size_t> hard_cap
   if (pool_limit) limits.pool.limit = *pool_limit;
   if (hard_cap) limits.pool.hard_cap = *hard_cap;
   if (timeout_s) {
-    limits.pool.timeout = std::chrono::nanoseconds(static_cast<int64_t>(*timeout_s * 1e9));
+    limits.pool.timeout = std::chrono::nanoseconds(  // at most 30 years: a clock must hold its end
+        static_cast<int64_t>(std::min(std::max(*timeout_s, 0.0), 1e9) * 1e9));
   }
   if (executors) limits.executors = *executors;
   if (bytes) limits.bytes = *bytes;
@@ -166,6 +178,14 @@ nb::dict get_limits() {
 
 void bind_limits(nb::module_& m) {
   m.def("thread_stats", &thread_stats, "Numbers of the calling thread's executor table.");
+  m.def(
+      "list_pools",
+      [] {
+        PyObject* list = list_pools();
+        if (!list) throw nb::python_error();
+        return nb::steal(list);
+      },
+      "(function id, key, idle, leased, in flight, bytes) of each pool of the calling thread.");
   m.def("get_limits", &get_limits);
   m.def("set_limits", &set_limits, nb::kw_only(), "pool_limit"_a = nb::none(),
         "hard_cap"_a = nb::none(), "timeout_s"_a = nb::none(), "executors"_a = nb::none(),
@@ -174,8 +194,10 @@ void bind_limits(nb::module_& m) {
   m.def("set_max_thread_pools", &core::ThreadTable::set_max_thread_pools, "limit"_a,
         "Most threads that may hold executor pools; 0 for no limit.");
   m.def(
-      "trim", [] { return core::ThreadTable::current().trim(); },
-      "Drops the calling thread's idle executors; returns how many.");
+      "trim", [](uint64_t function_id) { return core::ThreadTable::current().trim(function_id); },
+      "function_id"_a = 0,
+      "Drops the calling thread's executors, of one function or all; returns how many. Waits for "
+      "those in flight, as long as a call would.");
 }
 
 // The C++ library of this module, against which that of a user's compiler is compared.
@@ -198,6 +220,14 @@ void bind_switches(nb::module_& m) {
         Py_XDECREF(old);
       },
       "variable"_a, "The context variable that says what an integer division fault does.");
+  m.def(
+      "use_allocator",
+      [](nb::handle variable, nb::handle fallback) {
+        use_allocator(variable.ptr(), fallback.ptr());
+      },
+      "variable"_a, "fallback"_a.none(),
+      "The context variable that holds the allocator of results, and what holds where it is unset; "
+      "None for NumPy's.");
   m.def(
       "tell_all_misses", [](bool on) { g_tell_all = on; }, "on"_a,
       "Whether `missed` is also called where an executor was all that was missing.");
@@ -238,6 +268,7 @@ std::shared_ptr<LibraryHandle> library_handle_of(nb::handle o) {
 
 int import_numpy() {
   import_array1(-1);
+  reset_new_array();
   return 0;
 }
 
@@ -259,6 +290,7 @@ NB_MODULE(_core, m) {
   bind_limits(m);
   bind_threads(m);
   bind_facts(m);
+  bind_probe(m);
   m.def(
       "foreign_array",
       [](nb::handle o) {

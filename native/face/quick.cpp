@@ -7,6 +7,7 @@
 // what is rare lies in functions of its own, which leaves the registers to the rest.
 #include "core/errors.h"
 #include "core/table.h"
+#include "face/allocator.h"
 #include "face/call.h"
 #include "face/errors.h"
 #include "face/future.h"
@@ -244,6 +245,14 @@ OPKILN_APART bool faults_pass(Compiled* self, Record* record, uint64_t faults) {
   }
 }
 
+// There was no array: an allocator is in force, or memory is short, which the general way may help.
+OPKILN_APART bool may_go_the_general_way() {
+  if (!PyErr_Occurred()) return true;
+  if (!PyErr_ExceptionMatches(PyExc_MemoryError)) return false;
+  PyErr_Clear();
+  return true;
+}
+
 // The result to return, or null with `*done` telling whether an error is set or the general way
 // must be taken.
 OPKILN_INLINE PyObject* run(Compiled* self, const core::ThreadTable& table, core::Pool* pool,
@@ -264,11 +273,10 @@ OPKILN_INLINE PyObject* run(Compiled* self, const core::ThreadTable& table, core
     const uint64_t generation = table.generation(), id = self->id;
     Py_INCREF(descr);
     // Strides that NumPy finds by itself cost less than checking given ones.
-    result = PyArray_NewFromDescr(&PyArray_Type, descr, spec.ndim, spec.shape,
-                                  OPKILN_LIKELY(spec.c_order) ? nullptr : spec.strides, nullptr, 0,
-                                  nullptr);
+    result = g_new_array(&PyArray_Type, descr, spec.ndim, spec.shape,
+                         OPKILN_LIKELY(spec.c_order) ? nullptr : spec.strides, nullptr, 0, nullptr);
     if (OPKILN_UNLIKELY(!result)) {
-      *done = true;
+      *done = !may_go_the_general_way();
       return nullptr;
     }
     target = PyArray_BYTES(as_array(result));

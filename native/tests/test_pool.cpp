@@ -144,7 +144,7 @@ TEST(pool_never_finishing_stream_times_out) {
     call();
   } catch (const PoolTimeout& e) {
     seen = e.in_flight == 10 && e.idle == 0 && e.leased == 0 && e.event_age_s.size() == 10 &&
-           e.event_age_s.front() >= e.event_age_s.back() && e.function_id == probe.function->id();
+           e.event_age_s.front() >= e.event_age_s.back() && key.equals(e.key.data(), e.key.size());
   }
   CHECK(seen);
   CHECK(probe.function->stats.waits.load() == 1);

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from opkiln._definitions import *  # noqa: F403
     from opkiln._names import *  # noqa: F403
     from opkiln.native import Event, Future, Stream, synchronize
+    from opkiln.runtime.allocator import allocator, set_allocator
     from opkiln.runtime.autograd import torch_function
     from opkiln.runtime.device import Device
     from opkiln.runtime.differentiate import grad, value_and_grad, vjp
@@ -28,8 +29,11 @@ __all__ = [  # noqa: F405
     "Lowering",
     "Miss",
     "Stream",
+    "PoolInfo",
+    "RuntimeInfo",
     "TensorSpec",
     "Warmed",
+    "allocator",
     "clear_cache",
     "compile",
     "config",
@@ -43,9 +47,11 @@ __all__ = [  # noqa: F405
     "ops",
     "runtime_info",
     "set_num_threads",
+    "set_allocator",
     "stop_gradient",
     "synchronize",
     "torch_function",
+    "trim",
     "value_and_grad",
     "vjp",
     "warmup",
@@ -69,6 +75,7 @@ _APART: dict[str, str] = {
     "torch_function": "opkiln.runtime.autograd",
     **dict.fromkeys(["get_num_threads", "set_num_threads"], "opkiln.runtime.threads"),
     **dict.fromkeys(["load", "load_inline"], "opkiln.runtime.extension"),
+    **dict.fromkeys(["allocator", "set_allocator"], "opkiln.runtime.allocator"),
     **dict.fromkeys(["grad", "value_and_grad", "vjp"], "opkiln.runtime.differentiate"),
 }
 __version__ = "0.1.0"

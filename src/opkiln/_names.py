@@ -15,6 +15,9 @@ from opkiln.runtime.compile import (
 )
 from opkiln.runtime.config import config as config
 from opkiln.runtime.executor import Info as Info
+from opkiln.runtime.executor import PoolInfo as PoolInfo
+from opkiln.runtime.executor import RuntimeInfo as RuntimeInfo
+from opkiln.runtime.executor import trim as trim
 from opkiln.runtime.stages import Lowering as Lowering
 from opkiln.runtime.errstate import errstate as errstate
 from opkiln.runtime.explain import Explanation as Explanation, Miss as Miss
