@@ -17,7 +17,7 @@ from opkiln import native
 from opkiln.ops import primitives as p
 from opkiln.runtime.compile import compile
 from opkiln.runtime.differentiate import pulled_back
-from opkiln.runtime.executor import Info, totals
+from opkiln.runtime.executor import Info, info_of
 from opkiln.runtime.explain import Explanation
 from opkiln.runtime.grad import leaves
 from opkiln.runtime.program import Program
@@ -95,8 +95,7 @@ class _Differentiable:
 
     def info(self) -> Info:
         """Counters of the forward and of what was needed of the backward, added up."""
-        counts = totals(part.native for part in self._parts())
-        return Info(**{name: counts[name] for name in Info.__match_args__})
+        return info_of(part.native for part in self._parts())
 
     def explain(self) -> tuple[Explanation, ...]:
         """Why calls of the forward missed, then those of each derivative; print them."""

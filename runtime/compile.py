@@ -371,7 +371,7 @@ class Function(Generic[P, R]):
 
     def info(self) -> Info:
         """Counters since the function was made."""
-        return info_of(self.native)
+        return info_of([self.native])
 
     def lower(self, /, *args: P.args, **kwargs: P.kwargs) -> Lowering:
         """Graph, kernels and source for these arguments; nothing is built and nothing runs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from opkiln import native
 from opkiln.ops.record import record
@@ -60,6 +60,10 @@ class RuntimeInfo:
     events_outstanding: int  #: events that executors and users hold
     events_free: int  #: events kept for reuse
     leaked_executors: int  #: left in memory because their work had not ended with their thread
+    streams: int  #: asynchronous streams that exist
+    stream_threads: int  #: threads of theirs that run or sleep now
+    stream_pending: int  #: calls, records and waits queued on them
+    workers: int  #: threads that wait to help with large calls
 
 
 def apply_limits() -> None:
@@ -85,32 +89,29 @@ def counters(compiled: native.Compiled) -> dict[str, int]:
     return counts
 
 
-def info_of(compiled: native.Compiled) -> Info:
-    """The counts of one function that users see."""
-    return _info(counters(compiled))
+def info_of(functions: Iterable[native.Compiled]) -> Info:
+    """The counts that users see, of several functions added up."""
+    counts = [counters(function) for function in functions]
+    return Info(**{name: sum(c.get(name, 0) for c in counts) for name in Info.__match_args__})
 
 
-def _info(counts: dict[str, int]) -> Info:
-    return Info(**{name: counts.get(name, 0) for name in Info.__match_args__})
-
-
-def runtime_info_of(functions: Iterable[native.Compiled]) -> RuntimeInfo:
-    """The counts of several functions added up, and what the pools hold."""
-    totals: dict[str, int] = {}
-    names: dict[int, str] = {}
-    for function in functions:
-        names[function._id] = getattr(function, "__qualname__", "function")
-        for name, count in counters(function).items():
-            totals[name] = totals.get(name, 0) + count
+def runtime_info_of(functions: Sequence[native.Compiled]) -> RuntimeInfo:
+    """The counts of several functions added up, and what pools, streams and workers hold."""
+    names = {f._id: str(getattr(f, "__qualname__", "function")) for f in functions}
+    queues, workers = native.stream_stats(), native.worker_stats()
     stats = native.thread_stats()
     pools = tuple(PoolInfo(names.get(pool[0]), *pool[1:]) for pool in native.list_pools())
     return RuntimeInfo(
-        totals=_info(totals),
+        totals=info_of(functions),
         threads=stats["live_tables"],
         pools=pools,
         events_outstanding=stats["events_outstanding"],
         events_free=stats["events_free"],
         leaked_executors=stats["leaked_executors"],
+        streams=queues["streams"],
+        stream_threads=queues["stream_threads"],
+        stream_pending=queues["stream_pending"],
+        workers=workers["workers"],
     )
 
 
