@@ -315,7 +315,9 @@ def main(folder: Path) -> None:
     jit.import_builder()
     if KIND is KINDS["extension"]:
         import opkiln.runtime.extension.make as _  # noqa: F401
+        from opkiln.runtime.extension import declare
 
+        declare.interface(())  # imports cffi, which else falls into whatever phase comes first
         child.fast_extension_compiler(folder / "bin" / "cxx")
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     seen = phases_of_a_build(folder / "first")
