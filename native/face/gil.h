@@ -59,10 +59,10 @@ inline PyThreadState* give_up_gil() {
 }
 
 // Between two kernels a thread holds the lock for less than a microsecond. To sleep for that would
-// cost some twenty, so it is awaited here for a few first.
+// cost some twenty, so it is awaited here first, for up to ten.
 inline void take_gil(PyThreadState* state) {
-  constexpr uint64_t kShort = 10'000;  // ticks
-  for (int turn = 0; turn < 150; turn++) {
+  constexpr uint64_t kShort = 26'000;  // ticks: some ten microseconds
+  for (int turn = 0; turn < 600; turn++) {
     const uint64_t taken = g_taken.load(std::memory_order_relaxed);
     if (!taken || ticks() - taken > kShort) break;
     core::relax();
