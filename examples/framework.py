@@ -146,16 +146,16 @@ def main() -> None:
                     np.testing.assert_allclose(p.grad, want, rtol=1e-4, atol=1e-6)
             parameters = [Tensor(*descend.apply(p.data, p.grad), trained=True) for p in parameters]
         if epoch == 0:
-            warm = ok.runtime_info()
+            warm = ok.runtime_info().totals
     TAPE.clear()
     test = order[1200:]
     read = network(parameters, Tensor(x[test])).data.argmax(axis=1)
     print(f"test accuracy {(read == labels[test]).mean():.3f}")
-    info = ok.runtime_info()
+    info = ok.runtime_info().totals
     graphs = len(ASKED["graphs of gradients"])
     print(f"{ASKED['ops']} ops on the tape or off it, {graphs} graphs of gradients for all of them")
-    print(f"{info['calls']} compiled calls, {info['hits']} of them hits; {info['traces']} traces")
-    print(f"builds after the first epoch: {info['builds'] - warm['builds']}")
+    print(f"{info.calls} compiled calls, {info.hits} of them hits; {info.traces} traces")
+    print(f"builds after the first epoch: {info.builds - warm.builds}")
 
 
 if __name__ == "__main__":

@@ -280,6 +280,8 @@ def define_op(op_library: Path) -> Iterator[Callable[..., Any]]:
     import opkiln as ok
     from opkiln.runtime.custom_op import registered
 
+    before = registered()
+
     made: list[Any] = []
 
     def make(schema: str, cpu: Any, **options: Any) -> Any:
@@ -291,7 +293,7 @@ def define_op(op_library: Path) -> Iterator[Callable[..., Any]]:
     for op in made:
         if op.name in registered():
             op.unregister()
-    assert registered() == ()
+    assert registered() == before
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def test_F076_noexec_is_explained_and_another_directory_tried(
     [
         ("/a.so: wrong ELF class: ELFCLASS32", "another machine"),
         ("/lib/libstdc++.so.6: version `GLIBCXX_9' not found (required by /a.so)", "OPKILN_CXX"),
-        ("/a.so: undefined symbol: f", "does not provide"),
+        ("/a.so: undefined symbol: f", "nothing in this process provides f"),
     ],
 )
 def test_F100_load_errors_are_explained(said: str, advice: str) -> None:

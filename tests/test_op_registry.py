@@ -145,7 +145,7 @@ def test_unload_is_refused_while_an_op_or_a_program_needs_it() -> None:
     library.unload()
     with pytest.raises(errors.InUse, match="was unloaded"):
         ok.custom_op(schema, library=library, cpu="same_cpu")
-    assert registered() == ()
+    assert "t::same" not in registered()
 
 
 # ---- the C interface ----
@@ -189,6 +189,7 @@ def test_the_header_is_plain_c_and_versions_are_checked(define_op: Define, tmp_p
 def test_bad_libraries_symbols_and_options(
     define_op: Define, op_library: Path, tmp_path: Path
 ) -> None:
+    before = registered()
     schema = "t::copy(Tensor x) -> Tensor"
     (tmp_path / "no.so").write_text("text")
     cases: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
@@ -206,7 +207,7 @@ def test_bad_libraries_symbols_and_options(
     for cls, text, symbol, options in cases:
         with pytest.raises(cls, match=text):
             define_op(schema, symbol, **options)
-    assert registered() == ()  # nothing half-registered
+    assert registered() == before  # nothing half-registered
     library = Library(str(op_library))
     op = define_op(schema, library.symbol("t_copy"), library=None)  # by address
     assert op(np.full(1, 3.0))[0] == 3
