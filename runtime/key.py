@@ -7,6 +7,7 @@ same key.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
 def _find_sha256() -> Any:
     # hashlib loads OpenSSL, which takes as long (5 ms) as a whole warm start may; the interpreter's
     # own implementation gives the same digests.
-    for module in ("_sha2", "_sha256"):
-        try:
-            return __import__(module).sha256
-        except (ImportError, AttributeError):
-            continue
-    import hashlib
+    # Looking for a module that is not there lists every directory of the path.
+    module = "_sha2" if sys.version_info >= (3, 12) else "_sha256"
+    try:
+        return __import__(module).sha256
+    except (ImportError, AttributeError):
+        import hashlib
 
-    return hashlib.sha256
+        return hashlib.sha256
 
 
 _SHA256 = _find_sha256()

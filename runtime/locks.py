@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
 import os
-import threading
 from types import TracebackType
 
 
@@ -17,14 +17,14 @@ class ForkLock:
 
     def __init__(self) -> None:
         """Make an open lock of this process."""
-        self._lock = threading.RLock()
+        self._lock = _thread.RLock()
         self._pid = os.getpid()
 
     def __enter__(self) -> None:
         """Take the lock, a new one in a child."""
         pid = os.getpid()
         if pid != self._pid:
-            self._lock, self._pid = threading.RLock(), pid
+            self._lock, self._pid = _thread.RLock(), pid
         self._lock.acquire()
 
     def __exit__(

@@ -176,7 +176,7 @@ def _find(wanted: Spec, layers: list[Layer], verbose: bool, keep: bool) -> Exten
             orders.append(order)
         if layers[0].lower:  # the first cache cannot be used: build in the one that replaces it
             layers = [store.Layer(store.root()), *layers]
-            orders[0] = orders[0]._replace(layers=layers)
+            orders[0] = orders[0].within(layers)
         jit.import_builder()
         from opkiln.runtime.extension.make import Build, Changed
         from opkiln.runtime.jit.flight import build_once

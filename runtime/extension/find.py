@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from opkiln.ops.record import record
 from opkiln.runtime.extension import declare, files, headers, image, index
 from opkiln.runtime.extension.image import Image
 from opkiln.runtime.jit import store
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 ABI = "1"  # of what an artifact holds; raise it with each change there
 
 
-class Asked(NamedTuple):
+@record
+class Asked:
     """What is asked for, of which compilers, in which caches."""
 
     spec: Spec
@@ -33,6 +35,10 @@ class Asked(NamedTuple):
     tools: Tools
     parts: KeyParts  # all that is known before a build
     layers: Sequence[Layer]
+
+    def within(self, layers: Sequence[Layer]) -> Asked:
+        """The same, in other caches."""
+        return Asked(self.spec, self.digests, self.tools, self.parts, layers)
 
     def entry(self, layer: Layer) -> Entry:
         """The place that bears the key of what is asked for."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from opkiln.native import include_dir
+from opkiln.ops.record import record
 from opkiln.runtime.extension.files import Seen, read, same
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 _OURS = "<opkiln>"
 
 
-class Headers(NamedTuple):
+@record
+class Headers:
     """What one build read beside the sources."""
 
     files: tuple[tuple[str, Seen], ...]

@@ -145,11 +145,8 @@ class Build(NamedTuple):
         read.difference_update(self._sources(private))
         ours = [os.path.dirname(path) for path in spec.sources]
         search = [*ours, *spec.options.include_paths, *_include_flags(spec.options.cflags)]
-        user = {
-            path
-            for path in read
-            if not self.asked.tools.owns(path, search) and not path.startswith(f"{private}/")
-        }
+        others = (path for path in read if not path.startswith(f"{private}/"))
+        user = self.asked.tools.of_user(others, search)
         search = list(dict.fromkeys([*search, *map(os.path.dirname, sorted(user))]))
         names = {
             name for path in read for name in depfile.names(path, search, system=path not in user)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
+from opkiln.ops.record import record
 from opkiln.runtime.errors import ArgumentError, ExtensionError
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ CPP = (".cpp", ".cc", ".cxx", ".c++", ".C")
 CUDA = (".cu", ".cuh")
 
 
-class Spec(NamedTuple):
+@record
+class Spec:
     """One extension."""
 
     name: str

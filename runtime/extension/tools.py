@@ -6,15 +6,15 @@ C++ sources go to the C++ compiler, CUDA sources to nvcc; a flag that no source 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from opkiln.native import include_dir
+from opkiln.ops.record import record
 from opkiln.runtime.extension.spec import CUDA
 from opkiln.runtime.toolchains.cpp import CppBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from opkiln.runtime.extension.spec import Spec
     from opkiln.runtime.jit.toolchain import Compiler
@@ -27,7 +27,8 @@ _SYSTEM = ("/usr/include/", "/usr/lib/", "/usr/lib64/", "/Library/Developer/", "
 _BELOW = ("include/", "lib/", "lib64/", "sysroot/")
 
 
-class Tools(NamedTuple):
+@record
+class Tools:
     """The compilers, and what each is told."""
 
     cpp: CppBackend
@@ -85,18 +86,23 @@ class Tools(NamedTuple):
         device = self.for_cuda is not None if source is None else source.endswith(CUDA)
         return self.cuda if device and self.cuda else self.cpp
 
-    def owns(self, header: str, search: Sequence[str]) -> bool:
-        """Whether a header belongs to a compiler or the system, and not to the user.
+    def of_user(self, headers: Iterable[str], search: Sequence[str]) -> set[str]:
+        """Those of the headers that belong to the user, not to a compiler or the system.
 
         What lies in a directory that the user named is the user's.
         """
-        if any(header.startswith(f"{folder}/") for folder in search):
-            return False
+        named = tuple(f"{folder}/" for folder in search)
         program = os.path.realpath(self.compiler.words[0])
         root = os.path.dirname(os.path.dirname(program))
         below = () if root == "/usr" else tuple(f"{root}/{part}" for part in _BELOW)
-        ours = header.startswith((*_SYSTEM, *below)) or self.cpp.owns(header)
-        return ours or (self.cuda is not None and self.cuda.owns(header))
+        system = (*_SYSTEM, *below)
+        backends = (self.cpp, self.cuda) if self.cuda else (self.cpp,)
+        return {
+            header
+            for header in headers
+            if header.startswith(named)
+            or not (header.startswith(system) or any(b.owns(header) for b in backends))
+        }
 
 
 def pick(spec: Spec, compiler: Compiler) -> Tools:
@@ -116,7 +122,7 @@ def pick(spec: Spec, compiler: Compiler) -> Tools:
     device = [name for name in spec.files if name.endswith(CUDA)]
     if not device:
         return Tools(cpp, cuda, options, None)
-    wanted = replace(options, archs=archs.resolve(None, cuda.toolchain.known))
+    wanted = options._replace(archs=archs.resolve(None, cuda.toolchain.known))
     if len(device) == len(spec.files):
         return Tools(cpp, cuda, None, wanted)
     return Tools(cpp, cuda, wanted.for_cpp(), wanted.for_cuda())
@@ -124,4 +130,4 @@ def pick(spec: Spec, compiler: Compiler) -> Tools:
 
 def _with_ours(options: CompileOptions) -> CompileOptions:
     """Where `opkiln/op.h` is found; no part of the key, since its content is."""
-    return replace(options, include_paths=(*options.include_paths, include_dir()))
+    return options._replace(include_paths=(*options.include_paths, include_dir()))

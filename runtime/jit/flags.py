@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
 
+from opkiln.ops.record import record
 from opkiln.runtime.errors import ConfigError
 
 # Same bits with and without fusion, on every machine (FIELD-CASES F020, F029): no contraction, no
@@ -46,7 +46,8 @@ DEVICE_CODE = (
 _FORBIDDEN = ("-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-mdaz-ftz")
 
 
-class Flags(NamedTuple):
+@record
+class Flags:
     """What one kernel may choose; the groups above are always added.
 
     Kernels are written with explicit vectors, so little is left for the optimiser: -O1 with -fgcse
@@ -83,7 +84,8 @@ class Flags(NamedTuple):
         ]
 
 
-class DeviceFlags(NamedTuple):
+@record
+class DeviceFlags:
     """What one kernel of a GPU may choose; the groups of devices are always added."""
 
     extra: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from opkiln.ops.record import record
 from opkiln.runtime.errors import LoadFailed, SymbolMissing, warn
 from opkiln.runtime.jit import store
 
@@ -36,7 +37,8 @@ class Order(NamedTuple):
     entry: Entry
 
 
-class Opened(NamedTuple):
+@record
+class Opened:
     """A loaded library and the addresses of its functions; of a GPU's code only its bytes."""
 
     library: Any

@@ -14,6 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from opkiln.ops.record import record
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import CompileTimeout, Probe, ToolchainNotFound
 from opkiln.runtime.jit import flags as flag_groups
@@ -58,7 +59,8 @@ HOW_TO_INSTALL = (
 )
 
 
-class Request(NamedTuple):
+@record
+class Request:
     """The command words as asked for, and the program file behind them ('' if there is none)."""
 
     words: tuple[str, ...]
@@ -372,7 +374,8 @@ def probe(folder: str, request: Request) -> Compiler:
     return compiler
 
 
-class _Answers(NamedTuple):
+@record
+class _Answers:
     """What a compiler said of itself."""
 
     macros: str

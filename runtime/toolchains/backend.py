@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from opkiln.runtime.errors import ArgumentError, CompileFailed
-from opkiln.runtime.jit import report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,9 +49,11 @@ class CompilerBackend(ABC):
         self, stage: str, command: Sequence[str] | str, code: int, output: str, log: str
     ) -> CompileFailed:
         """The error of a command that failed; `stage` is "compile" or "link"."""
-        text = command if isinstance(command, str) else report.shell(command)
         from pathlib import Path
 
+        from opkiln.runtime.jit import report  # here: its patterns cost a millisecond
+
+        text = command if isinstance(command, str) else report.shell(command)
         return CompileFailed(
             f"{self.platform_name}: the {stage} step failed (exit code {code})\n"
             f"  command: {text}\n  log: {log}\n{report.shown(output)}",

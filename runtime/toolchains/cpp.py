@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from opkiln.ops.record import record
 from opkiln.runtime import jit
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import ArgumentError, Probe, ToolchainNotFound
 from opkiln.runtime.jit import toolchain
 from opkiln.runtime.jit.toolchain import HOW_TO_INSTALL
-from opkiln.runtime.toolchains import abi
 from opkiln.runtime.toolchains.backend import CompilerBackend, Parts, refuse
 from opkiln.runtime.toolchains.options import CompileOptions, standard
 from opkiln.runtime.toolchains.tokens import of_driver
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from opkiln.runtime.jit.toolchain import Compiler
+    from opkiln.runtime.toolchains.abi import Abi
 
 _COMPILE = ("-O2", "-fPIC")  # the user's flags come after them and win
 # At the link step these switch denormals off for the whole process (GCC before 13).
@@ -28,7 +28,7 @@ _FAST_MATH = frozenset(["-ffast-math", "-Ofast", "-funsafe-math-optimizations", 
 _ARCH = ("-m", "/arch:")  # how a flag begins that lets the code use more of the CPU
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CppToolchain:
     """The C++ compiler in use, and how it was found."""
 
@@ -56,7 +56,7 @@ def find_cpp(cxx: str | None = None) -> CppToolchain:
     return CppToolchain(compiler, (*probes, Probe("C++", source, place, won=True, why=said)))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CppBackend(CompilerBackend):
     """GCC or Clang; on Windows clang-cl, untested."""
 
@@ -91,6 +91,8 @@ class CppBackend(CompilerBackend):
     ) -> list[str]:
         """See the base class."""
         self._check(options)
+        from opkiln.runtime.toolchains import abi
+
         abi.compare(self.abi(options))
         words = [word for word in self._words() if word not in _FAST_MATH]
         told = of_driver(options.ldflags)
@@ -117,8 +119,10 @@ class CppBackend(CompilerBackend):
         flags = (*self.compiler.flags, *options.cflags)
         return self.compiler.features if _names_arch(flags) else ()
 
-    def abi(self, options: CompileOptions) -> abi.Abi:
+    def abi(self, options: CompileOptions) -> Abi:
         """The facts of the C++ library that sources with these options use."""
+        from opkiln.runtime.toolchains import abi
+
         std = standard(options, options.cflags)
         return abi.of_compiler(self.compiler, options.cflags, std[0][5:] if std else "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -93,8 +93,7 @@ class CudaBackend(CompilerBackend):
         paths = (*options.include_paths, self.toolchain.headers, *self.toolchain.include_paths)
         if _asks_for_cudnn(options):
             paths = (*paths, self.cudnn.include_path)
-        return replace(
-            options.for_cpp(),
+        return options.for_cpp()._replace(
             include_paths=tuple(dict.fromkeys(paths)),
             ldflags=self._linked(options, driver=True),
         )

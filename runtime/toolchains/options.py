@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 from opkiln.runtime.errors import ArgumentError
 from opkiln.runtime.toolchains.tokens import Token, tokens
@@ -17,8 +16,7 @@ _WITH_VALUE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CompileOptions:
+class CompileOptions(NamedTuple):
     """What a user may say about a build; `of` makes one from any lists.
 
     A backend raises ArgumentError for an option that it cannot follow. A build with sources of both
@@ -59,11 +57,11 @@ class CompileOptions:
 
     def for_cpp(self) -> CompileOptions:
         """What concerns the C++ sources of a build that has CUDA sources, too."""
-        return replace(self, cuda_cflags=(), archs=())
+        return self._replace(cuda_cflags=(), archs=())
 
     def for_cuda(self) -> CompileOptions:
         """What concerns the CUDA sources of a build that has C++ sources, too."""
-        return replace(self, cflags=())
+        return self._replace(cflags=())
 
 
 def standard(options: CompileOptions, flags: Iterable[str]) -> tuple[str, ...]:
