@@ -6,6 +6,7 @@ import argparse
 import ctypes
 import os
 import platform
+import resource
 import shlex
 import shutil
 import subprocess
@@ -35,6 +36,7 @@ __all__ = [
     "have",
     "in_turns",
     "reference",
+    "resident",
     "seconds_of",
     "table",
 ]
@@ -81,6 +83,12 @@ def banner(question: str) -> None:
         f"{platform.machine()}, {len(os.sched_getaffinity(0))} CPU(s), "
         f"Python {platform.python_version()}, NumPy {np.__version__}, load {os.getloadavg()[0]:.1f}"
     )
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
 
 
 def compiler() -> str:

@@ -6,12 +6,10 @@ Run: python benchmarks/memory.py
 from __future__ import annotations
 
 import gc
-import resource
 import threading
-from pathlib import Path
 
 import numpy as np
-from _common import arguments, banner, goals, table
+from _common import arguments, banner, goals, resident, table
 
 import opkiln as ok
 
@@ -23,11 +21,6 @@ def plain(x, y, z):
 
 
 f = ok.compile(plain)
-
-
-def resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
 
 
 def main() -> None:

@@ -14,16 +14,14 @@ from __future__ import annotations
 import argparse
 import gc
 import random
-import resource
 import sys
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
-from _common import banner, goals, have, table
+from _common import banner, goals, have, resident, table
 
 import opkiln as ok
 from opkiln import native
@@ -34,12 +32,6 @@ LAG, CALLS = 3, 16  # of the comparison: K13
 
 def plain(x, y, z):
     return np.tanh(x * y + z) * x - y
-
-
-def resident() -> int:
-    """Bytes of this process that are in memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
 
 
 # ---- the soak ----
