@@ -28,7 +28,10 @@ author = copyright = "the opkiln authors"
 
 root_doc = "docs/index"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-include_patterns = ["README.md", "CHANGELOG.md", "docs/**.md", "*/README.md"]
+include_patterns = [
+    "README.md", "CHANGELOG.md", "docs/**.md", "*/README.md", "examples/*/README.md",
+    "benchmarks/results/*.md",
+]  # fmt: skip
 exclude_patterns = [".*", "build", "**/.*", "examples/data", "**/node_modules"]
 nitpicky = True
 # Names of other projects, whose inventories are not here offline.
@@ -109,9 +112,11 @@ def _missing(app: Sphinx, env: Any, node: Any, content: Any) -> Any:
     return None
 
 
-def _signature(app: Sphinx, what: str, *rest: Any) -> tuple[str, None] | None:
+def _signature(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, args: str | None, returned: Any
+) -> tuple[str, None] | None:
     """Classes without one: records and protocols are not made by users."""
-    return ("", None) if what == "class" else None
+    return ("", None) if what == "class" and args is not None else None
 
 
 def _for_rst(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:

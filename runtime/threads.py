@@ -48,7 +48,7 @@ def set_num_threads(count: int | None) -> Restore:
         count: from 1; None for the default, as many as the process may use CPUs.
 
     Returns:
-        What gives the former number back: `with ok.set_num_threads(1): ...`.
+        What gives the former number back where a block of `with` ends.
 
     Raises:
         ConfigError: not such a number.
