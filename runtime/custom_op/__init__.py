@@ -46,7 +46,7 @@ def custom_op(
             "any": it reads the strides.
 
     Returns:
-        The op, which is a value, to call or to use in `ok.compile`, `ok.grad` and `SubgraphBuilder`.
+        The op, which is a value, to call, or to use in `ok.compile`, `ok.grad`, `SubgraphBuilder`.
 
     Raises:
         SchemaError: the schema cannot be read.
