@@ -17,8 +17,9 @@ import os
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from opkiln.ops.record import record
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import CacheError, warn
 from opkiln.runtime.jit.descriptors import READ, WRITE, open_file
@@ -54,7 +55,8 @@ _lowers: dict[str, str | None] = {}  # setting -> directory, None if it cannot b
 _temporary: str | None = None
 
 
-class Layer(NamedTuple):
+@record
+class Layer:
     """One cache directory to look in."""
 
     base: str
@@ -288,7 +290,8 @@ def remove(path: str) -> None:
 # ---- entries ----
 
 
-class Entry(NamedTuple):
+@record
+class Entry:
     """Where an artifact lies (or would lie)."""
 
     folder: str  # <root>/<target>
