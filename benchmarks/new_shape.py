@@ -110,7 +110,7 @@ def main() -> None:
                 str(loads),
             ]
         )
-        checks.append((f"new / warm, {nodes} nodes", ratio, 15, "<="))
+        checks.append((f"new / warm, {nodes} nodes", ratio, 10, "<="))
         checks.append((f"traces + builds, {nodes} nodes", info.traces + loads, 2, "<="))
     table(["nodes", "first call", "warm call", "ratio", "traces", "builds or loads"], rows)
     count, traces, loads = edge_sizes()

@@ -268,6 +268,7 @@ class Pools(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "pair"):
             self.pair.finish()
+            del self.pair  # hypothesis keeps the machine; work that never ends would hold up trim()
 
 
 TestPools = Pools.TestCase
