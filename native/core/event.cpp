@@ -84,10 +84,11 @@ void Event::device_wait(Stream& stream) {
 /// The record is pending before `queue` hands it to the stream, which may complete it at once.
 template <class Queue>
 std::uint64_t Event::record_pending(std::uint64_t generation, Queue&& queue) {
-  const std::uint64_t before = word_.load(std::memory_order_relaxed);
+  std::uint64_t before;
   recorded_ns_.store(now_ns(), std::memory_order_relaxed);
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);  // the last record may be done at any moment
+    before = word_.load(std::memory_order_relaxed);
     if ((before & 3) == kPending) overtaken_.push_back(before >> 2);
     word_.store(generation << 2 | kPending, std::memory_order_release);
   }

@@ -1,8 +1,10 @@
 // test_event.cpp: states, generations, waits across threads, free lists and their double release.
+#include <atomic>
 #include <chrono>
 #include <thread>
 
 #include "core/event.h"
+#include "core/threads.h"
 #include "support.h"
 
 namespace opkiln::test {
@@ -38,6 +40,38 @@ TEST(event_wait_and_timeout) {
   for (std::thread& waiter : waiters) waiter.join();
   CHECK(event->query());
   CHECK(event->age_s() > 0);
+}
+
+/// Leaves it to the test to complete what is recorded.
+struct IdleStream final : Stream {
+  IdleStream() : Stream({1, 0}, false) {}
+  void submit(Work&) override {}
+  void enqueue(Event&, std::uint64_t) override {}
+  void wait(Event&, std::uint64_t) override {}
+};
+
+// A record that ends just when the next one is made is over for good: nobody would end it again.
+TEST(event_overtaken_as_it_ends) {
+  IdleStream stream;
+  constexpr std::uint64_t kRecords = 10'000;
+  const auto event = make_ref<Event>(DeviceId{1, 0}, false);
+  std::atomic<std::uint64_t> ending{0};
+  std::thread device([&] {
+    for (std::uint64_t i = 1; i <= kRecords; ++i) {
+      while (event->generation() < i) relax();
+      ending.store(i);
+      event->complete(i);
+    }
+  });
+  for (std::uint64_t i = 1; i <= kRecords; ++i) {
+    event->record(stream);
+    while (ending.load() < i) relax();
+    for (std::uint64_t spin = i % 32; spin > 0; --spin) relax();
+  }
+  device.join();
+  std::uint64_t lost = 0;
+  for (std::uint64_t i = 1; i <= kRecords; ++i) lost += event->passed(i) ? 0 : 1;
+  CHECK(lost == 0);
 }
 
 TEST(event_elapsed) {
