@@ -129,6 +129,8 @@ READ_ONLY.flags.writeable = False
         (lambda n: bytearray(n - 1), "39 bytes, asked for 40"),
         (lambda n: np.empty(2 * n, np.uint8)[::2], "gaps"),
         (lambda n: np.empty(n + 8, np.uint8)[1:], "no multiple of 8"),
+        (lambda n: np.empty(n, object), "of Python objects"),
+        (lambda n: memoryview(np.empty(n, [("f", "f8"), ("o", object)])), "of Python objects"),
     ],
 )
 def test_what_cannot_hold_the_result_is_refused(gives: Any, complaint: str) -> None:
@@ -140,6 +142,11 @@ def test_what_cannot_hold_the_result_is_refused(gives: Any, complaint: str) -> N
             assert isinstance(caught.value, ValueError)
     assert leased() == 0
     np.testing.assert_array_equal(shift(x), x + 1)
+
+
+def test_names_of_fields_do_not_matter() -> None:
+    with ok.allocator(lambda device, nbytes, function: np.empty(nbytes // 8, [("Of", "f8")])):
+        np.testing.assert_array_equal(shift(x_of()), x_of() + 1)
 
 
 def test_memory_that_is_in_use_is_refused() -> None:

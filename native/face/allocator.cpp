@@ -70,6 +70,17 @@ PyObject* refuse(Compiled* self, const char* format, PyObject* what, int64_t got
                "%U(): the allocator gave %U", name.get(), text.get());
 }
 
+// Elements are references: what a kernel writes in their place would be given back as one. Field
+// names stand between colons.
+bool holds_objects(const char* format) {
+  bool name = false;
+  for (; format && *format; format++) {
+    if (*format == ':') name = !name;
+    if (*format == 'O' && !name) return true;
+  }
+  return false;
+}
+
 // An array over the buffer of `object`, which it keeps alive.
 PyObject* array_over(Compiled* self, const core::OutSpec& spec, PyObject* object) {
   const auto type = reinterpret_cast<PyObject*>(Py_TYPE(object));
@@ -80,6 +91,7 @@ PyObject* array_over(Compiled* self, const core::OutSpec& spec, PyObject* object
   }
   const Py_buffer& buffer = *PyMemoryView_GET_BUFFER(view.get());
   if (buffer.readonly) return refuse(self, "a read-only %R", type, 0, 0);
+  if (holds_objects(buffer.format)) return refuse(self, "a %R of Python objects", type, 0, 0);
   if (!PyBuffer_IsContiguous(&buffer, 'C')) return refuse(self, "a %R with gaps", type, 0, 0);
   if (buffer.len < spec.nbytes) {
     return refuse(self, "a %R of %lld bytes, asked for %lld", type, buffer.len, spec.nbytes);
