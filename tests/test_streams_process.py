@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HEAD = """
 import atexit, os, signal, sys, threading
 import numpy as np
@@ -149,3 +151,53 @@ print("parent:", future.result().sum())
     assert done.stdout.splitlines() == [
         "lost: True", "refused: True", "own: 20.0", "inline: 20.0", "parent: 20.0",
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_F086_no_thread_makes_its_state_during_a_fork() -> None:
+    """The child would wait in fork() itself for a lock of the interpreter that it finds taken."""
+    done = child(
+        """
+import ctypes
+
+c, api = ctypes.PyDLL(None), ctypes.pythonapi  # neither gives the interpreter's lock up
+api.PyInterpreterState_Main.restype = ctypes.c_void_p
+for step in (api.PyInterpreterState_ThreadHead, api.PyThreadState_Next):
+    step.restype, step.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+def states():
+    count, state = 0, api.PyInterpreterState_ThreadHead(api.PyInterpreterState_Main())
+    while state:
+        count, state = count + 1, api.PyThreadState_Next(state)
+    return count
+
+def sleeps():
+    text = ctypes.create_string_buffer(512)
+    c.pread(stat, text, 512, 0)
+    return text.value.rpartition(b")")[2].split()[0] == b"S"
+
+def before_fork():
+    had = states()
+    clock.advance(1)
+    while stream.pending or not sleeps():  # until the worker is about to call back
+        pass
+    print("made during the fork:", states() - had, flush=True)
+
+hook = ctypes.CFUNCTYPE(None)(before_fork)
+c.__register_atfork(hook, None, None, None)
+stream.wait_event(gate)
+with stream:
+    future = f(x)
+called = threading.Event()
+future._on_done(called.set)
+(task,) = (t for t in os.listdir("/proc/self/task")
+           if open(f"/proc/self/task/{t}/comm").read() == "opkiln-stream\\n")
+stat = os.open(f"/proc/self/task/{task}/stat", os.O_RDONLY)
+sys.setswitchinterval(1000)
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+print("called:", called.wait(60), "child:", os.waitpid(pid, 0)[1])
+"""
+    )
+    assert done.stdout.splitlines() == ["made during the fork: 0", "called: True child: 0"]

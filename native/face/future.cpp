@@ -34,7 +34,7 @@ int reclaim_pending(void*) {
 
 void call_all(PyObject* callbacks) {
   for (Py_ssize_t i = 0; callbacks && i < PyList_GET_SIZE(callbacks); i++) {
-    const Ref done(PyObject_CallNoArgs(PyList_GET_ITEM(callbacks, i)));
+    const Ref done(in_python([&] { return PyObject_CallNoArgs(PyList_GET_ITEM(callbacks, i)); }));
     if (!done) PyErr_WriteUnraisable(PyList_GET_ITEM(callbacks, i));
   }
 }
@@ -66,11 +66,8 @@ void Pending::run() noexcept {
 
 void Pending::finished() noexcept {
   if (watched_ && !g_exiting.load()) {
-    in_python([&] {
-      const PyGILState_STATE state = PyGILState_Ensure();
-      call_all(Ref(std::exchange(callbacks, nullptr)).get());
-      PyGILState_Release(state);
-    });
+    const WithGil gil;
+    call_all(Ref(std::exchange(callbacks, nullptr)).get());
   }
   retire();
   if (!g_exiting.load() && !g_announced.exchange(true) &&
@@ -289,6 +286,7 @@ PyObject* arrays_of(Future* future) {
 
 bool watch(Future* future, PyObject* callback) {
   Pending& p = future->pending();
+  no_fork();  // the worker will need it
   if (!p.callbacks && !(p.callbacks = PyList_New(0))) return false;
   if (PyList_Append(p.callbacks, callback) < 0) return false;
   int queued = Pending::kQueued;

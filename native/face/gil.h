@@ -8,9 +8,11 @@
 // thread sleeps, as Python 3.14 does it.
 #pragma once
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <mutex>
 #include <utility>
 
 #include "core/threads.h"
@@ -81,6 +83,50 @@ class WithoutGil {
 
  private:
   PyThreadState* state_;
+};
+
+// No fork while it is held. A thread that Python did not start makes its state without the
+// interpreter's lock, under one of the runtime that until Python 3.12 the child of a fork in that
+// moment waits for, in fork() itself and for ever. To be called first with the interpreter's lock.
+inline std::mutex& no_fork() {
+  static std::mutex* mutex = [] {
+    static auto* made = new std::mutex;  // never destroyed: threads may end after main
+    pthread_atfork([] { made->lock(); }, [] { made->unlock(); }, [] { made->unlock(); });
+    return made;
+  }();
+  return *mutex;
+}
+
+// The lock is held while this object lives, by a thread of whatever origin.
+class WithGil {
+ public:
+  WithGil() : known_(PyGILState_GetThisThreadState() != nullptr) {
+    if (known_) {
+      in_python([&] { before_ = PyGILState_Ensure(); });
+      return;
+    }
+    PyThreadState* made;
+    {
+      const std::lock_guard<std::mutex> lock(no_fork());
+      made = PyThreadState_New(PyInterpreterState_Main());
+    }
+    if (!made) Py_FatalError("opkiln: no memory for the state of a thread");
+    in_python([&] { PyEval_RestoreThread(made); });
+  }
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+  ~WithGil() {
+    if (known_) {
+      PyGILState_Release(before_);
+    } else {
+      PyThreadState_Clear(PyThreadState_Get());
+      PyThreadState_DeleteCurrent();
+    }
+  }
+
+ private:
+  const bool known_;
+  PyGILState_STATE before_{};
 };
 
 }  // namespace opkiln::face
