@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import jit_child as child
@@ -235,6 +236,27 @@ def test_F140_threads_that_ask_for_one_key_build_once(
     assert child.starts(cxx) == 1
     assert sorted(r.hit for r in results) == ["built"] + ["disk"] * 15
     assert {child.call(r.addresses["answer"]) for r in results} == {42}
+
+
+def test_a_build_within_a_build_of_the_same_key(
+    scoped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a signal's handler or a finaliser: it cannot wait for the thread it runs in."""
+    real = build._build_in
+    inner: list[Any] = []
+
+    def interrupted(*args: Any) -> Any:
+        if not inner:
+            inner.append(None)
+            inner[:] = [load(9)]
+        return real(*args)
+
+    monkeypatch.setattr(build, "_build_in", interrupted)
+    assert load(9).hit == "disk"
+    assert inner[0].hit == "built"
+    assert child.call(inner[0].addresses["answer"]) == 9
+    assert not flight._flights
+    assert not child.private_files(scoped)
 
 
 def test_threads_with_keys_of_their_own(

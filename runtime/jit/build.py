@@ -101,19 +101,22 @@ class Kernel(NamedTuple):
         return nearest.why(self.order)
 
 
-def build(work: Work[T]) -> tuple[T, str]:
-    """Return what was opened and how it came: 'built', or 'disk' if others were first."""
+def build(work: Work[T], lock_wait: float) -> tuple[T, str]:
+    """Return what was opened and how it came: 'built', or 'disk' if others were first.
+
+    Another process that builds it is waited for, up to `lock_wait` seconds.
+    """
     entry = work.entry
     store.make_folder(entry.folder)
 
     def tell(holder: str) -> None:
         warn(
             f"waiting for {holder}, which builds {entry.name} too; "
-            f"after {config.lock_wait:g} s (OPKILN_LOCK_WAIT) it is built here as well"
+            f"after {lock_wait:g} s (OPKILN_LOCK_WAIT) it is built here as well"
         )
 
     lock = f"{entry.folder}/.lock-{entry.name}"
-    with ProcessLock(lock, config.lock_wait, tell):
+    with ProcessLock(lock, lock_wait, tell):
         store.refresh(entry.folder)  # for who waited: the builder may be on another machine
         opened = work.look_up(heal=True)
         if opened is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from opkiln.runtime.config import config
 from opkiln.runtime.errors import NotCached, OpkilnError
 from opkiln.runtime.jit import build, nearest
+from opkiln.runtime.locks import ForkLock
 
 if TYPE_CHECKING:
     from opkiln.runtime.jit.build import Work
@@ -23,18 +24,17 @@ class _Flight:
 
     def __init__(self) -> None:
         self.done = threading.Event()
+        self.leader = _thread.get_ident()
         self.opened: Any = None
         self.error: OpkilnError | None = None
 
 
-_guard = _thread.allocate_lock()
+_guard = ForkLock()
 _flights: dict[str, _Flight] = {}
 
 
 def _after_fork() -> None:
     # The threads that would finish these builds exist only in the parent.
-    global _guard  # noqa: PLW0603
-    _guard = _thread.allocate_lock()
     _flights.clear()
 
 
@@ -56,6 +56,10 @@ def build_once(work: Work[T]) -> tuple[T, str, tuple[Difference, ...]]:
                 flight = _flights[key] = _Flight()
         if mine:
             return _lead(key, flight, work)
+        if flight.leader == _thread.get_ident():
+            # A signal's handler or a finaliser runs in the middle of this thread's own build, which
+            # goes on only after it. So it builds for itself, and does not wait for its own lock.
+            return _build(work, 0)
         flight.done.wait()
         if flight.opened is not None:
             return flight.opened, "disk", ()
@@ -68,7 +72,7 @@ def build_once(work: Work[T]) -> tuple[T, str, tuple[Difference, ...]]:
 
 def _lead(key: str, flight: _Flight, work: Work[T]) -> tuple[T, str, tuple[Difference, ...]]:
     try:
-        opened, hit, why = _build(work)
+        opened, hit, why = _build(work, config.lock_wait)
         flight.opened = opened
     except OpkilnError as error:
         flight.error = error
@@ -81,12 +85,12 @@ def _lead(key: str, flight: _Flight, work: Work[T]) -> tuple[T, str, tuple[Diffe
     return opened, hit, why
 
 
-def _build(work: Work[T]) -> tuple[T, str, tuple[Difference, ...]]:
+def _build(work: Work[T], lock_wait: float) -> tuple[T, str, tuple[Difference, ...]]:
     why = work.why()
     if config.assert_cached:
         raise NotCached(
             f"{work.entry.name} is not in the cache {work.entry.folder!r}; {nearest.text_of(why)}",
             fix="run once without OPKILN_ASSERT_CACHED, or set OPKILN_CACHE_DIR to the full cache",
         )
-    opened, hit = build.build(work)
+    opened, hit = build.build(work, lock_wait)
     return opened, hit, why if hit == "built" else ()
