@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from opkiln import native
 from opkiln.ops.record import record
 from opkiln.runtime import debug, threads
-from opkiln.runtime.config import config
+from opkiln.runtime.config import Config, config
 from opkiln.runtime.errors import ArgumentError
 
 _applied: list[tuple[int, float, int | None]] = []  # what the native side was last told
@@ -73,13 +73,27 @@ def apply_limits() -> None:
     """
     threads.ready()
     native.tell_all_misses(debug.enabled(2))
-    wanted = (config.pool_cap, config.pool_timeout, config.max_thread_pools)
-    if _applied[-1:] == [wanted]:
-        return
-    cap, timeout, most = wanted
+    if _applied != [_limits()]:
+        _apply()
+
+
+def _limits() -> tuple[int, float, int | None]:
+    return config.pool_cap, config.pool_timeout, config.max_thread_pools
+
+
+def _apply() -> None:
+    cap, timeout, most = limits = _limits()
+    _applied[:] = [limits]
     native.set_limits(pool_limit=cap, hard_cap=max(cap, 64), timeout_s=timeout)
     native.set_max_thread_pools(most or 0)
-    _applied[:] = [wanted]
+
+
+def _tell(_: object) -> None:
+    _apply()
+
+
+for _row in (Config.pool_cap, Config.pool_timeout, Config.max_thread_pools):
+    _row.tell, _row.tell_scope = _tell, _apply
 
 
 def counters(compiled: native.Compiled) -> dict[str, int]:

@@ -234,6 +234,29 @@ def test_O3_a_call_beyond_the_limit_waits_for_the_oldest() -> None:
         native.set_limits(pool_limit=old["pool_limit"], timeout_s=old["timeout_s"])
 
 
+def test_settings_of_the_pool_hold_at_once(stream: ok.Stream) -> None:
+    """Also when they are assigned, or set for a block, after the function was compiled."""
+
+    @ok.compile
+    def g(x: Any) -> Any:
+        return x * 5
+
+    g(X)
+    limit = native.get_limits()["pool_limit"]
+    with held(stream), ok.config.scope(pool_cap=2, pool_timeout=0.01), stream:
+        kept = [g(X), g(X)]
+        with pytest.raises(errors.PoolTimeout, match="2 in flight"):
+            g(X)
+    assert native.get_limits()["pool_limit"] == limit
+    before = ok.config.pool_cap
+    try:
+        ok.config.pool_cap = 3
+        assert native.get_limits()["pool_limit"] == 3
+    finally:
+        ok.config.pool_cap = before
+    np.testing.assert_array_equal(kept[1].result(), kept[0].result())
+
+
 def test_K13_a_constant_lag_needs_that_many_executors() -> None:
     """The seed doubled with each call: 32768 of them after 16."""
     clock = native.ManualStream(3, device="cpu")
