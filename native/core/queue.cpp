@@ -207,23 +207,27 @@ void WorkQueue::close() noexcept {
   wake_.notify_one();
 }
 
+/// All at once: with a wait gone the thread must not come to what it held up.
 std::size_t WorkQueue::drop() noexcept {
+  Work* work;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+    work = std::exchange(head_, nullptr);
+    tail_ = nullptr;
+  }
+  wake_.notify_one();
   std::size_t count = 0;
-  for (;; ++count) {
-    Work* work = nullptr;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      closed_ = true;
-      work = pop();
-      if (work == nullptr) break;
-      --pending_;
-    }
+  for (; work != nullptr; ++count) {
+    Work* next = work->next_;
     const Ref<Event> event = work->event_;
     const std::uint64_t generation = work->generation_;
     work->dropped();
     event->complete(generation);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    --pending_;
+    work = next;
   }
-  wake_.notify_one();
   return count;
 }
 

@@ -134,15 +134,17 @@ TEST(queue_outlives_its_stream) {
 }
 
 TEST(queue_drops_in_order) {
-  std::vector<int> log;
-  QueueStream stream;
-  Gate gate(stream);
-  const Ref<Event> first = submit(stream, &log, 1), second = submit(stream, &log, 2);
-  CHECK(eventually([&] { return Queues::count().pending == 3; }));
-  Queues::drop_all();
-  CHECK(first->query() && second->query());
-  CHECK(log == std::vector<int>({-1, -2}));
-  CHECK_THROWS(StreamClosed, submit(stream, &log, 3));
+  for (int i = 0; i < 300; ++i) {  // the thread has begun to wait, or is about to
+    std::vector<int> log;
+    QueueStream stream;
+    Gate gate(stream);
+    const Ref<Event> first = submit(stream, &log, 1), second = submit(stream, &log, 2);
+    CHECK(stream.pending() == 3);
+    Queues::drop_all();
+    CHECK(first->query() && second->query());
+    CHECK(log == std::vector<int>({-1, -2}));
+    CHECK_THROWS(StreamClosed, submit(stream, &log, 3));
+  }
 }
 
 TEST(queue_from_many_threads) {
