@@ -163,7 +163,6 @@ void settle_thread() noexcept {
   cpu_set_t set;
   if (sched_getaffinity(getpid(), sizeof set, &set) == 0)
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);
-  pthread_setname_np(pthread_self(), "opkiln-worker");
 #endif
 }
 
@@ -179,6 +178,9 @@ void Workers::start(int count, int limit) {
     for (; count > 0; --count) {
       threads.emplace_back([this] { run(); });
       ++alive;
+#if defined(__linux__)
+      pthread_setname_np(threads.back().native_handle(), "opkiln-worker");  // before it runs
+#endif
     }
   } catch (const std::exception&) {
     // No room for more threads (pids.max, RLIMIT_NPROC, memory): those that run must do.
