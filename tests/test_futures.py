@@ -335,6 +335,20 @@ def test_integer_faults_follow_the_errstate_of_the_call(stream: ok.Stream) -> No
     assert divide.info().integer_faults == before + 3
 
 
+def test_a_result_is_counted_once_it_is_there(stream: ok.Stream) -> None:
+    """Also while its worker is still about to say so to others."""
+    before = divide.info().integer_faults
+    go_on = threading.Event()
+    with held(stream), stream:
+        future = divide(np.array([7]), np.array([0]))
+        future._on_done(lambda: go_on.wait(60))
+    future.result()
+    assert divide.info().integer_faults == before + 1
+    go_on.set()
+    stream.close()
+    assert divide.info().integer_faults == before + 1
+
+
 def test_an_error_that_nobody_asked_for_is_told(
     stream: ok.Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

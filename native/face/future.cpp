@@ -105,13 +105,17 @@ void Pending::track() {
   if (after_) after_->before_ = this;
 }
 
+void Pending::count() {
+  if (faults && !std::exchange(counted_, true)) count_faults(function, faults);
+}
+
 void Pending::settle() {
   g_async_live--;
   if (given.size()) g_queued_writers--;
   (before_ ? before_->after_ : g_tracked) = after_;
   if (after_) after_->before_ = before_;
   executor = nullptr;
-  if (faults) count_faults(function, faults);
+  count();
   needs.resize_down(0);
   Py_XINCREF(cause_ ? as_python(cause_->owner_) : nullptr);  // what is in kept holds it so far
   kept.clear();
@@ -199,6 +203,7 @@ bool wait_for(Future* future, PyObject* timeout) {
     return false;
   }
   reclaim();
+  p.count();  // reclaim() comes to it only when its worker has let go of it
   return true;
 }
 

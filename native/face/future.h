@@ -26,6 +26,8 @@ class Pending final : public core::Work {
 
   /// Puts it among the queued ones, until settle().
   void track();
+  /// Once it is done: adds its faults to the counters, the first time.
+  void count();
   Pending* next_tracked() const { return after_; }
   bool done() const noexcept { return !event() || event()->passed(generation()); }
   bool failed() const noexcept;                                    // once it is done
@@ -63,6 +65,7 @@ class Pending final : public core::Work {
   Pending* after_ = nullptr;
   std::atomic<int> state_{kQueued};
   bool watched_ = false;       // as run() found it
+  bool counted_ = false;       // the faults
   std::exception_ptr broken_;  // what a kernel threw
   Pending* cause_ = nullptr;   // the first that failed, so that this was not run; kept holds it
   Pending* next_done_ = nullptr;
