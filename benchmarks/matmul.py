@@ -71,6 +71,8 @@ CASES: list[tuple[str, Shape, Shape]] = [
     ("layer of 256 x 32 by 32 x 10", (256, 32), (32, 10)),
     ("matrix 1000 x 1000 by vector", (1000, 1000), (1000,)),
     ("vector by matrix 1000 x 1000", (1000,), (1000, 1000)),
+    ("matrix 5000 x 64 by vector", (5000, 64), (64,)),
+    ("matrix 64 x 64 by vector", (64, 64), (64,)),
 ]
 
 
